@@ -1,0 +1,103 @@
+"""What a build leaves behind for `status`, `logs` and `explain`: one small document in the cache, rewritten as it goes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from spyre_cache.codec import Record, decode, encode
+from spyre_cache.digest import Digest
+from spyre_cache.errors import CacheError, InvalidRecordError
+
+from spyre_build.errors import BuildNotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from spyre_cache.cache import Cache
+
+MAX_BUILD_BYTES = 16 << 20
+
+Status = Literal["running", "ok", "partial", "failed"]
+
+
+class BuildAction(Record, kw_only=True):
+    """One distinct (fragment, target) of a build.
+
+    Attributes:
+        fragment: the fragment's digest.
+        target: the target's name.
+        key: the action key, 64 hex digits.
+        document: the stored `Action`, from which the key was derived.
+        outcome: as counted in the build; `planned` until it is known.
+        error: one line, when it failed.
+        log: the compiler's log, when there is one.
+    """
+
+    fragment: Digest
+    target: str
+    key: str
+    document: Digest
+    outcome: Literal["planned", "hit", "compiled", "waited", "failed"] = "planned"
+    error: str = ""
+    log: Digest | None = None
+
+
+class BuildRecord(Record, kw_only=True):
+    """A build as it stands. Not hashed into anything: it may hold times and the user's own words.
+
+    Attributes:
+        id: name of the build, unique in its cache.
+        started: seconds since the epoch.
+        spec: what the user asked to build, as typed.
+        name: name of the model.
+        status: `running` until the end; a build that was killed stays so.
+        manifest: `blake3:…`, or empty when none was made.
+        actions: every distinct (fragment, target), in order of the plan.
+        summary: what `submit --json` printed.
+        error: why it failed as a whole, one line.
+    """
+
+    schema: Literal["build/1"] = "build/1"
+    id: str
+    started: float
+    spec: str = ""
+    name: str = ""
+    status: Status = "running"
+    manifest: str = ""
+    actions: tuple[BuildAction, ...] = ()
+    summary: dict[str, Any] = {}  # noqa: RUF012  msgspec copies an empty default
+    error: str = ""
+
+
+def keep(cache: Cache, record: BuildRecord) -> None:
+    """Writes the record over the one of the same id."""
+    cache.builds.put(record.id, encode(record))
+
+
+def recent(cache: Cache) -> Iterator[BuildRecord]:
+    """Builds that this cache knows, newest first; what cannot be read is left out."""
+    for name in cache.builds.list():
+        try:
+            yield decode(cache.builds.get(name), BuildRecord, limit=MAX_BUILD_BYTES)
+        except CacheError:
+            continue
+
+
+def find(cache: Cache, name: str) -> BuildRecord:
+    """The build of this id, of an unambiguous beginning of it, or the newest one for `last`.
+
+    Raises:
+        BuildNotFoundError: there is none, or several begin so.
+        InvalidRecordError: the stored document is damaged.
+    """
+    known = list(cache.builds.list())
+    found = known[:1] if name == "last" else [k for k in known if k == name] or [k for k in known if k.startswith(name)]
+    if not found or not name:
+        raise BuildNotFoundError(f"no build is called {name[:80]!r} in this cache")
+    if len(found) > 1:
+        raise BuildNotFoundError(f"{len(found)} builds begin with {name[:80]!r}: {', '.join(found[:5])}")
+    data = cache.builds.get(found[0])
+    try:
+        return decode(data, BuildRecord, limit=MAX_BUILD_BYTES)
+    except InvalidRecordError as error:
+        raise InvalidRecordError(f"build {found[0]} is kept but unreadable: {error}") from None
