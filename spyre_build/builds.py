@@ -1,26 +1,25 @@
-"""What a build leaves behind for `status`, `logs` and `explain`: one small document in the cache, rewritten as it goes."""
+"""What a build leaves behind for `status`, `logs` and `explain`: one small document, rewritten as it goes."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from spyre_cache.codec import Record, decode, encode
-from spyre_cache.digest import Digest
-from spyre_cache.errors import CacheError, InvalidRecordError
-
 from spyre_build.errors import BuildNotFoundError
+from spyre_cache.codec import Record, decode, encode
+from spyre_cache.errors import CacheError, InvalidRecordError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from spyre_cache.cache import Cache
+    from spyre_cache.digest import Digest
 
 MAX_BUILD_BYTES = 16 << 20
 
 Status = Literal["running", "ok", "partial", "failed"]
 
 
-class BuildAction(Record, kw_only=True):
+class BuildAction(Record, frozen=True, kw_only=True):
     """One distinct (fragment, target) of a build.
 
     Attributes:
@@ -42,7 +41,7 @@ class BuildAction(Record, kw_only=True):
     log: Digest | None = None
 
 
-class BuildRecord(Record, kw_only=True):
+class BuildRecord(Record, frozen=True, kw_only=True):
     """A build as it stands. Not hashed into anything: it may hold times and the user's own words.
 
     Attributes:
