@@ -228,6 +228,16 @@ def parse_condition(text: str) -> Expr:
     return expr
 
 
+@functools.lru_cache(maxsize=4096)
+def parse_any(text: str) -> tuple[Expr, bool]:
+    """What a text means, and whether that is a condition.
+
+    Raises:
+        SymbolError: the text does not follow the grammar, or is beyond the limits.
+    """
+    return _Parser(text).parse()
+
+
 def names(expr: Expr) -> frozenset[str]:
     """Symbols that an expression reads."""
     if isinstance(expr, Name):
@@ -235,6 +245,13 @@ def names(expr: Expr) -> frozenset[str]:
     if isinstance(expr, Apply):
         return frozenset().union(*(names(arg) for arg in expr.args))
     return frozenset()
+
+
+def fold(expr: Expr, leaf: Callable[[Const | Name], Any], apply: Callable[[str, list[Any]], Any]) -> Any:
+    """Rebuilds an expression in another world: `leaf` for literals and symbols, `apply` for operators."""
+    if isinstance(expr, Apply):
+        return apply(expr.op, [fold(arg, leaf, apply) for arg in expr.args])
+    return leaf(expr)
 
 
 Compiled = Callable[[Mapping[str, Any]], Any]
