@@ -1,0 +1,179 @@
+"""What is compiled once for a toolchain: precompiled headers and the object that every fragment shares.
+
+Lives in the toolchain directory under the toolchain's digest; built once under a file lock, published whole by a rename,
+checked before use and rebuilt when wrong. Killing a build at any point leaves only a temporary directory behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+import platformdirs
+from filelock import FileLock
+from spyre_cache.codec import encode
+from spyre_cache.digest import Digest, derive_key
+
+from spyre_workers.backends import cxx
+from spyre_workers.errors import ToolchainError
+
+if TYPE_CHECKING:
+    from spyre_cache.objects.target import Toolchain
+
+    from spyre_workers.backends.cxx import Compiler
+    from spyre_workers.backends.isa import IsaPlan
+
+DIRECTORY_VARIABLE = "SPYRE_BUILD_TOOLCHAIN_DIR"
+_INDEX = "index.json"
+_LOCK_SECONDS = 600.0
+
+_WRAPPER_HEADER = """\
+#include <torch/csrc/inductor/aoti_include/cpu.h>
+#include <torch/csrc/inductor/aoti_runtime/model_container.h>
+#include <iostream>
+#include <string>
+#include <unordered_map>
+#include <vector>
+namespace torch::aot_inductor {
+extern template class AOTInductorModelBase<AOTInductorModel>;
+}
+"""
+_KERNEL_HEADER = "#include <torch/csrc/inductor/cpp_prefix.h>\n"
+_COMMON_SOURCE = """\
+#include <torch/csrc/inductor/aoti_include/cpu.h>
+namespace torch::aot_inductor {
+template class AOTInductorModelBase<AOTInductorModel>;
+}
+"""
+# A fragment has no constants; the model container wants the symbols all the same.
+_NO_CONSTANTS = """
+extern "C++" {
+alignas(64) __attribute__((visibility("hidden"))) uint8_t _binary_constants_bin_start[1] = {0};
+__attribute__((visibility("hidden"))) uint8_t _binary_constants_bin_end[1] = {0};
+}
+"""
+
+
+class _File(msgspec.Struct, frozen=True):
+    name: str
+    digest: Digest
+
+
+class WarmState(NamedTuple):
+    """Paths of what is shared. Headers have their precompiled form beside them."""
+
+    wrapper_header: Path
+    kernel_header: Path
+    common_object: Path
+
+
+def toolchain_directory() -> Path:
+    """`$SPYRE_BUILD_TOOLCHAIN_DIR`, or the user's cache folder; never inside the build cache."""
+    named = os.environ.get(DIRECTORY_VARIABLE)
+    return Path(named).absolute() if named else Path(platformdirs.user_cache_dir("spyre-build-toolchain"))
+
+
+_checked: dict[Path, tuple[tuple[int, int], ...]] = {}
+
+
+def warm_state(toolchain: Toolchain, plan: IsaPlan, compiler: Compiler, log: list[str]) -> WarmState:
+    """The shared state for a toolchain and instruction set, built when it is missing or wrong.
+
+    Raises:
+        ToolchainError: its directory cannot be used.
+        CompileError: the compiler cannot build it.
+    """
+    key = derive_key("spyre-build/toolchain/v1", encode(toolchain))[:32]
+    root = toolchain_directory() / key
+    base, level = root / f"base-{plan.arch}", root / f"isa-{plan.march[0].removeprefix('-march=')}"
+    try:
+        _provide(base, log, lambda directory: _build_base(directory, plan, compiler, log))
+        _provide(level, log, lambda directory: _build_level(directory, plan, compiler, log))
+    except OSError as error:
+        raise ToolchainError(
+            f"the toolchain directory {root.parent} cannot be written ({error}): free room there, "
+            f"or set {DIRECTORY_VARIABLE} to a directory that can"
+        ) from error
+    return WarmState(base / "wrapper.h", level / "kernel.h", base / "common.o")
+
+
+def _build_base(directory: Path, plan: IsaPlan, compiler: Compiler, log: list[str]) -> None:
+    root = cxx.torch_root()
+    flags = cxx.wrapper_flags(plan, root)
+    interface = (root / "_inductor/codegen/aoti_runtime/interface.cpp").read_text("utf-8")
+    (directory / "wrapper.h").write_text(_WRAPPER_HEADER)
+    (directory / "common.cpp").write_text(_COMMON_SOURCE + _NO_CONSTANTS + interface)
+    cxx.wait_all(
+        (
+            cxx.Job(compiler, ("-x", "c++-header", "wrapper.h", *flags, "-o", "wrapper.h.gch"), directory, log),
+            cxx.Job(compiler, ("common.cpp", *flags, "-frandom-seed=common", "-c", "-o", "common.o"), directory, log),
+        )
+    )
+
+
+def _build_level(directory: Path, plan: IsaPlan, compiler: Compiler, log: list[str]) -> None:
+    flags = cxx.kernel_flags(plan, cxx.torch_root())
+    (directory / "kernel.h").write_text(_KERNEL_HEADER)
+    cxx.run(compiler, ("-x", "c++-header", "kernel.h", *flags, "-o", "kernel.h.gch"), directory, log)
+
+
+def _provide(final: Path, log: list[str], build: object) -> None:
+    if _usable(final):
+        return
+    final.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with FileLock(f"{final}.lock", timeout=_LOCK_SECONDS):
+        if _usable(final):
+            return
+        _sweep(final)
+        log.append(f"building the shared state {final.name}")
+        temporary = Path(tempfile.mkdtemp(prefix=f"{final.name}.new-", dir=final.parent))
+        try:
+            assert callable(build)
+            build(temporary)
+            _seal(temporary)
+            if final.exists():
+                shutil.rmtree(final)
+            temporary.rename(final)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+        if not _usable(final):
+            raise ToolchainError(f"the shared state {final} was built and is wrong all the same: check the disk")
+
+
+def _sweep(final: Path) -> None:
+    """Removes what killed builds left; the lock is held, so nobody else is building."""
+    for left in final.parent.glob(f"{final.name}.new-*"):
+        shutil.rmtree(left, ignore_errors=True)
+
+
+def _seal(directory: Path) -> None:
+    files = sorted(path for path in directory.iterdir() if path.is_file())
+    index = [_File(path.name, Digest.of(path.read_bytes())) for path in files]
+    for path in files:
+        path.chmod(0o400)
+        with path.open("rb") as handle:
+            os.fsync(handle.fileno())
+    (directory / _INDEX).write_bytes(msgspec.json.encode(index))
+
+
+def _usable(directory: Path) -> bool:
+    """Whether every file has the digest it was built with.
+
+    Digests (130 MB a header) are taken once a process; afterwards sizes and times must stay what they were.
+    """
+    with contextlib.suppress(OSError, msgspec.MsgspecError, ValueError):
+        index = msgspec.json.decode((directory / _INDEX).read_bytes(), type=list[_File])
+        if not index or any("/" in file.name for file in index):
+            return False
+        status = tuple((s.st_size, s.st_mtime_ns) for s in ((directory / file.name).stat() for file in index))
+        if _checked.get(directory) == status:
+            return True
+        if all(Digest.of((directory / file.name).read_bytes()) == file.digest for file in index):
+            _checked[directory] = status
+            return True
+    return False
