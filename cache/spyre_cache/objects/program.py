@@ -120,11 +120,15 @@ class WriteBack(Record, kw_only=True):
 
 
 class Program(Record, kw_only=True):
-    """Everything needed to run one entry at one shape signature."""
+    """Everything needed to run one entry at one shape signature.
+
+    `defaults` are the plain defaults of forward's parameters: what the captured call, or a later one, left out.
+    """
 
     name: str
     bucket: tuple[tuple[str, int], ...] = ()
     parameters: tuple[tuple[str, str], ...] = ()  # (name, inspect kind) of forward's signature, for binding keywords
+    defaults: tuple[tuple[str, Plain], ...] = ()
     input_args: Tree
     input_kwargs: Tree
     arguments: tuple[Argument, ...]
