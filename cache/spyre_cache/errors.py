@@ -11,8 +11,11 @@ class BlobNotFoundError(CacheError):
     """A blob that was asked for by digest is in no tier."""
 
 
-class CorruptBlobError(CacheError):
-    """Stored bytes do not have the digest they are filed under; the object was quarantined."""
+class CorruptBlobError(BlobNotFoundError):
+    """Stored bytes do not have the digest they are filed under; the object was quarantined.
+
+    A kind of absence, so that `except BlobNotFoundError` treats corruption as the miss that it is.
+    """
 
 
 class InvalidRecordError(CacheError):

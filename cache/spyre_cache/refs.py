@@ -1,0 +1,303 @@
+"""Names for manifests: releases, channels, digest prefixes, pins, statements."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from typing import TYPE_CHECKING, Literal
+
+from spyre_cache.codec import Record, decode, encode
+from spyre_cache.digest import Digest
+from spyre_cache.errors import BlobNotFoundError, InvalidRecordError, ReferenceError_
+from spyre_cache.objects.release import RELEASE_TYPE, Envelope, Release, statement_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from spyre_cache.root import Root
+    from spyre_cache.stores.base import BlobStore
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,127}")
+_VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,127}")
+_PREFIX = re.compile(r"[0-9a-f]{6,64}")
+_MAX_LISTED = 8
+_LIMIT = 64 << 10
+
+
+class RefEntry(Record, frozen=True, kw_only=True):
+    """What a release's file says. `order` counts the tags of a cache, so that "newest" needs no clock.
+
+    Attributes:
+        statement: the release statement in its envelope, a blob.
+    """
+
+    schema: Literal["ref/1"] = "ref/1"
+    name: str
+    version: str
+    manifest: Digest
+    statement: Digest
+    order: int
+    channel: str | None = None
+
+    @property
+    def label(self) -> str:
+        """`name:version`."""
+        return f"{self.name}:{self.version}"
+
+
+class Known(Record, frozen=True, kw_only=True):
+    """That a blob is a manifest; also the contents of a pin."""
+
+    schema: Literal["known/1"] = "known/1"
+    manifest: Digest
+
+
+class Refs:
+    """Releases of a cache and the registry of its manifests."""
+
+    def __init__(self, root: Root, blobs: BlobStore) -> None:
+        self._root = root
+        self._blobs = blobs
+
+    # --- manifests ---
+
+    def register(self, manifest: Digest) -> None:
+        """Notes that a stored blob is a manifest, so that it is listed and found by prefix.
+
+        Raises:
+            BlobNotFoundError: no such blob.
+        """
+        self._blobs.flush()
+        if self._blobs.missing([manifest]):
+            raise BlobNotFoundError(f"the manifest {manifest} is not in the cache; put it first")
+        path = self._root.path / "manifests" / manifest.hash[:2] / manifest.hash
+        self._root.create(path, encode(Known(manifest=manifest)))
+
+    def manifests(self) -> list[Digest]:
+        """Every registered manifest, by digest."""
+        directory = self._root.path / "manifests"
+        names = (
+            directory / fan / name for fan in self._root.names(directory) for name in self._root.names(directory / fan)
+        )
+        return _known(self._root, names)
+
+    # --- releases ---
+
+    def tag(
+        self,
+        name: str,
+        version: str,
+        manifest: Digest,
+        *,
+        channel: str | None = None,
+        expires: str | None = None,
+        force: bool = False,
+    ) -> Digest:
+        """Makes `name:version` stand for a manifest, and gives the digest of its release statement's envelope.
+
+        Raises:
+            ReferenceError_: malformed name, version or channel; or `name:version` stands for another manifest and
+                `force` is not given.
+            BlobNotFoundError: the manifest is not in the cache.
+        """
+        check_name(name)
+        check_version(version)
+        if channel is not None:
+            check_name(channel, "a channel")
+        release = Release(name=name, version=version, manifest=manifest, channel=channel, expires=expires)
+        statement = statement_bytes(manifest, RELEASE_TYPE, release, name)
+        envelope = self._blobs.put(encode(Envelope.wrap(statement)))
+        self.register(manifest)
+        with self._root.lock("refs"):
+            entries = self.releases()
+            there = next((e for e in entries if (e.name, e.version) == (name, version)), None)
+            if there is not None and there.manifest != manifest and not force:
+                raise ReferenceError_(
+                    f"{name}:{version} already stands for {there.manifest}; take another version, or force it"
+                )
+            order = 1 + max((e.order for e in entries), default=0)
+            entry = RefEntry(
+                name=name, version=version, manifest=manifest, statement=envelope, order=order, channel=channel
+            )
+            self._root.replace(self._root.path / "refs" / name / version, encode(entry))
+        return envelope
+
+    def untag(self, name: str, version: str) -> bool:
+        """Removes a release; True when there was one. The manifest stays until it is collected."""
+        check_name(name)
+        check_version(version)
+        removed = self._root.remove(self._root.path / "refs" / name / version)
+        self._root.flush()
+        return removed
+
+    def releases(self, name: str | None = None) -> list[RefEntry]:
+        """Releases, the newest first."""
+        directory = self._root.path / "refs"
+        found = []
+        for each in self._root.names(directory) if name is None else [check_name(name)]:
+            for version in self._root.names(directory / each):
+                data = self._root.read(directory / each / version, _LIMIT)
+                with suppress(InvalidRecordError):
+                    entry = decode(data or b"", RefEntry)
+                    if (entry.name, entry.version) == (each, version):
+                        found.append(entry)
+        return sorted(found, key=lambda entry: -entry.order)
+
+    # --- resolving ---
+
+    def resolve(self, ref: str) -> Digest:
+        """The manifest that a user's word stands for.
+
+        `name:version`, `name` (its newest), `name@channel` (the newest in the channel), `blake3:<64 hex>`, or six or
+        more leading hex digits of a manifest's digest, with or without `blake3:`. A name goes before a prefix.
+
+        Raises:
+            ReferenceError_: malformed, unknown, or a prefix of several; the message lists what there is.
+        """
+        if ref.startswith("blake3:"):
+            return self._by_prefix(ref.removeprefix("blake3:"), ref)
+        name, at, channel = ref.partition("@")
+        if at:
+            check_name(channel, "a channel")
+            matching = [e for e in self.releases(name) if e.channel == channel]
+            return self._first(matching, ref)
+        name, colon, version = ref.partition(":")
+        if colon:
+            check_version(version)
+            return self._first([e for e in self.releases(name) if e.version == version], ref)
+        releases = self.releases(name) if _NAME.fullmatch(name) else []
+        if not releases and _PREFIX.fullmatch(ref):
+            return self._by_prefix(ref, ref)
+        check_name(name)
+        return self._first(releases, ref)
+
+    def _first(self, entries: list[RefEntry], ref: str) -> Digest:
+        if entries:
+            return entries[0].manifest
+        name = re.split("[:@]", ref)[0]
+        known = [e.label for e in self.releases(name)] or [e.label for e in self.releases()]
+        raise ReferenceError_(f"there is no release {ref[:200]!r} in this cache; {_listed(known)}")
+
+    def _by_prefix(self, prefix: str, ref: str) -> Digest:
+        if not _PREFIX.fullmatch(prefix):
+            raise ReferenceError_(f"a digest is named by 6 to 64 lowercase hex digits, not {ref[:80]!r}")
+        manifests = self.manifests()
+        found = [digest for digest in manifests if digest.hash.startswith(prefix)]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise ReferenceError_(
+                f"{ref} begins the digests of several manifests: {_listed([str(d) for d in found])}; give more digits"
+            )
+        raise ReferenceError_(
+            f"there is no manifest {ref} in this cache; {_listed([f'blake3:{d.short}' for d in manifests])}"
+        )
+
+
+class Pins:
+    """Manifests that garbage collection keeps, released or not."""
+
+    def __init__(self, root: Root) -> None:
+        self._root = root
+
+    def add(self, manifest: Digest) -> bool:
+        """True when it was not pinned before."""
+        return self._root.create(self._root.path / "pins" / manifest.hash, encode(Known(manifest=manifest)))
+
+    def remove(self, manifest: Digest) -> bool:
+        """True when it was pinned."""
+        removed = self._root.remove(self._root.path / "pins" / manifest.hash)
+        self._root.flush()
+        return removed
+
+    def list(self) -> list[Digest]:
+        """Pinned manifests, by digest."""
+        directory = self._root.path / "pins"
+        return _known(self._root, (directory / name for name in self._root.names(directory)))
+
+
+class Attached(Record, frozen=True, kw_only=True):
+    """A statement about a manifest: `blob` is its envelope."""
+
+    schema: Literal["attached/1"] = "attached/1"
+    manifest: Digest
+    predicate_type: str
+    blob: Digest
+
+
+class Statements:
+    """What is said about manifests, found by manifest."""
+
+    def __init__(self, root: Root, blobs: BlobStore) -> None:
+        self._root = root
+        self._blobs = blobs
+
+    def attach(self, manifest: Digest, predicate_type: str, blob: Digest) -> None:
+        """Files a stored envelope under the manifest it is about.
+
+        Raises:
+            BlobNotFoundError: the envelope is not in the cache.
+        """
+        self._blobs.flush()
+        if self._blobs.missing([blob]):
+            raise BlobNotFoundError(f"the statement {blob} is not in the cache; put it first")
+        entry = Attached(manifest=manifest, predicate_type=predicate_type, blob=blob)
+        self._root.create(self._root.path / "statements" / manifest.hash / blob.hash, encode(entry))
+
+    def list(self, manifest: Digest, predicate_type: str | None = None) -> list[Attached]:
+        """Statements about a manifest, the latest attached first."""
+        directory = self._root.path / "statements" / manifest.hash
+        found: list[tuple[int, Attached]] = []
+        for name in self._root.names(directory):
+            path = directory / name
+            data = self._root.read(path, _LIMIT)
+            with suppress(InvalidRecordError, OSError):
+                entry = decode(data or b"", Attached)
+                if entry.manifest == manifest and predicate_type in (None, entry.predicate_type):
+                    found.append((path.stat().st_mtime_ns, entry))
+        return [entry for _, entry in sorted(found, key=lambda item: -item[0])]
+
+    def detach_all(self, manifest: Digest) -> None:
+        """Forgets every statement about a manifest."""
+        directory = self._root.path / "statements" / manifest.hash
+        for name in self._root.names(directory):
+            self._root.remove(directory / name)
+
+
+def check_name(text: str, what: str = "a name") -> str:
+    """Raises ReferenceError_ unless the text is a release or channel name."""
+    if not _NAME.fullmatch(text) or text == "blake3":
+        raise ReferenceError_(
+            f"{what} is lowercase letters, digits, '.', '_' and '-', begins with a letter or digit, has at most 128 "
+            f"characters and is not 'blake3'; {text[:80]!r} is none"
+        )
+    return text
+
+
+def check_version(text: str) -> str:
+    """Raises ReferenceError_ unless the text is a version."""
+    if not _VERSION.fullmatch(text):
+        raise ReferenceError_(
+            "a version is letters, digits and '._+-', begins with a letter or digit and has at most 128 characters; "
+            f"{text[:80]!r} is none"
+        )
+    return text
+
+
+def _known(root: Root, paths: Iterable[Path]) -> list[Digest]:
+    found = []
+    for path in paths:
+        data = root.read(path, _LIMIT)
+        with suppress(InvalidRecordError):
+            digest = decode(data or b"", Known).manifest
+            if digest.hash == path.name:
+                found.append(digest)
+    return found
+
+
+def _listed(items: list[str]) -> str:
+    if not items:
+        return "it holds none"
+    more = f" and {len(items) - _MAX_LISTED} more" if len(items) > _MAX_LISTED else ""
+    return "there are " + ", ".join(items[:_MAX_LISTED]) + more

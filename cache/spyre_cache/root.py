@@ -1,0 +1,364 @@
+"""The directory of a cache: its format, how files come into it, and who is at work in it.
+
+    FORMAT                 what this directory is; without it, it is not touched
+    blobs/ab/<hash>[.z]    plain bytes, or an envelope
+    actions/ab/<key>       action results in DSSE envelopes
+    events/<key>/<hash>    second, differing results
+    manifests/ab/<hash>    which blobs are manifests
+    refs/<name>/<version>  releases
+    statements/<hash>/<hash>, pins/<hash>, builds/<id>
+    leases/<id>            who is at work, and what they count on
+    locks/<name>           advisory locks, empty
+    memo/ab/<file>         verdicts: checked before use, worthless when lost
+    tmp/                   files being written; a dead writer's are removed when the cache is opened
+    trash/                 tombstones of a collection under way
+    quarantine/            what turned out damaged
+
+A file is written in `tmp/`, flushed, then linked to its name, and the directory is flushed: no reader ever sees part of
+one, and after a crash it is whole or absent.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import os
+import secrets
+import threading
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Self
+
+from spyre_cache.errors import CacheUnavailableError, LimitExceededError, ReadOnlyCacheError
+from spyre_cache.fs import FileSystem, translated
+from spyre_cache.leases import Lease, check_id, is_live, remove_if_unheld
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+FORMAT_NAME = "FORMAT"
+_FORMAT = b"spyre-build cache, format 1\n"
+_FORMAT_WORDS = b"spyre-build cache, format "
+SESSION = "session-"
+MAX_DOCUMENT_BYTES = 64 << 20
+_MAX_PENDING = 64  # files of a batch whose flush waits; each keeps a descriptor open
+_FLUSHERS = 8  # concurrent fsyncs share a journal commit
+
+TOP_LEVEL = (
+    "blobs", "actions", "events", "manifests", "refs", "statements", "pins", "builds", "leases", "locks", "memo",
+    "tmp", "trash", "quarantine",
+)  # fmt: skip
+
+
+class Root:
+    """An opened cache directory. Threads share it; a process that forks keeps it in the child.
+
+    Raises:
+        CacheUnavailableError: not a cache directory, or of a newer format.
+        ReadOnlyCacheError: it would have to be made, and may not be.
+    """
+
+    def __init__(self, path: Path, *, read_only: bool = False, fs: FileSystem | None = None) -> None:
+        self.path = path.absolute()
+        self.read_only = read_only
+        self.fs = fs or FileSystem()
+        self.corrupt = 0  # damaged objects met by this process
+        self._counter = itertools.count()
+        self._lock = threading.RLock()
+        self._depth = 0
+        self._dirty: dict[Path, None] = {}
+        self._pending: dict[Path, tuple[int, Path, Callable[[], None]]] = {}
+        self._lease: Lease | None = None
+        self._made: set[Path] = set()
+        self._open()
+
+    # --- opening ---
+
+    def _open(self) -> None:
+        marker = self.path / FORMAT_NAME
+        with translated("opening the cache", self.path):
+            try:
+                self._check_format(marker.read_bytes())
+            except FileNotFoundError:
+                self._create()
+            except NotADirectoryError:
+                raise CacheUnavailableError(f"a cache is a directory, but {self.path} is not one") from None
+        if not self.read_only:
+            self._wipe_stale()
+
+    def _check_format(self, found: bytes) -> None:
+        if found == _FORMAT:
+            return
+        if found.startswith(_FORMAT_WORDS):
+            version = found.removeprefix(_FORMAT_WORDS).strip()[:20].decode("ascii", "replace")
+            raise CacheUnavailableError(
+                f"the cache {self.path} has format {version}, this version knows format 1; use another directory "
+                "with --cache, or a newer spyre-build"
+            )
+        raise CacheUnavailableError(f"{self.path / FORMAT_NAME} is not the mark of a cache; choose another directory")
+
+    def _create(self) -> None:
+        if self.read_only:
+            raise CacheUnavailableError(f"there is no cache in {self.path}, and a read-only one is not made")
+        parents = [p for p in (self.path, *self.path.parents) if not p.exists()]
+        for directory in reversed(parents):
+            self.fs.mkdir(directory)
+            self.fs.fsync_dir(directory.parent)
+        # A crash while a cache is made leaves at most our own marker's temporary file.
+        strangers = [n for n in os.listdir(self.path) if not n.startswith(f".{FORMAT_NAME}-")]  # noqa: PTH208
+        if strangers and FORMAT_NAME not in strangers:
+            raise CacheUnavailableError(
+                f"{self.path} is not a cache: it holds {min(strangers)!r} and no {FORMAT_NAME} file; choose an "
+                "empty or new directory"
+            )
+        temporary = self.path / f".{FORMAT_NAME}-{secrets.token_hex(8)}"
+        fd = self.fs.create(temporary)
+        try:
+            self.fs.write(fd, _FORMAT)
+            self.fs.fsync(fd)
+            with suppress(FileExistsError):
+                self.fs.link(temporary, self.path / FORMAT_NAME)
+        finally:
+            self.fs.close(fd)
+            self.fs.unlink(temporary)
+        self.fs.fsync_dir(self.path)
+
+    def _wipe_stale(self) -> None:
+        """Removes temporary files whose writers are gone; a cache that may only be read stays as it is."""
+        with suppress(OSError):
+            for name in self.names(self.path / "leases"):
+                if name.startswith(SESSION):
+                    remove_if_unheld(self.fs, self.path / "leases" / name)
+            for name in self.names(self.path / "tmp"):
+                # A name starts with the lease of its writer, taken before the file was made.
+                if not is_live(self.path / "leases" / name.partition("~")[0], grace=0):
+                    self.fs.unlink(self.path / "tmp" / name)
+
+    # --- being at work ---
+
+    def lease(self) -> Lease:
+        """This process's own lease, taken at its first write."""
+        with self._lock:
+            # A forked child takes its own: its parent's goes when the parent does.
+            if self._lease is None or self._lease.pid != os.getpid():
+                self.writable("a lease")
+                self.ensure(self.path / "leases")
+                name = f"{SESSION}{os.getpid()}-{secrets.token_hex(6)}"
+                self._lease = Lease(self.fs, self.path / "leases", name)
+                weakref.finalize(self, self._lease.close)
+            return self._lease
+
+    def hold(self, hashes: Iterable[str]) -> None:
+        """Keeps blobs from collection while this process lives; a read-only cache cannot."""
+        if not self.read_only:
+            self.lease().hold(hashes)
+
+    def writable(self, what: str) -> None:
+        """Raises ReadOnlyCacheError when this cache was opened for reading only."""
+        if self.read_only:
+            raise ReadOnlyCacheError(f"{what} needs a cache that may be written to; {self.path} was opened read-only")
+
+    @contextmanager
+    def lock(self, name: str) -> Iterator[None]:
+        """Excludes other processes and threads from what `name` stands for."""
+        self.writable("a lock")
+        self.ensure(self.path / "locks")
+        with translated("locking", self.path):
+            fd = self.fs.append(self.path / "locks" / check_id(name))
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            yield
+        finally:
+            self.fs.close(fd)
+
+    def close(self) -> None:
+        """Makes everything durable and lets go of the lease. Using the root again takes a new one."""
+        with self._lock:
+            if not self.read_only:
+                self.flush()
+            if self._lease is not None:
+                self._lease.close()
+                self._lease = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- directories and temporary files ---
+
+    def ensure(self, directory: Path) -> None:
+        """Makes a directory below the root; its name is durable at the next flush."""
+        if directory in self._made:
+            return
+        with translated("making a directory", directory):
+            if directory.parent != self.path:
+                self.ensure(directory.parent)
+            self.fs.mkdir(directory)
+            # Also when another process made it: that one may not have flushed the name yet.
+            with self._lock:
+                self._dirty[directory.parent] = None
+        self._made.add(directory)
+
+    def temporary(self, mode: int = 0o644) -> tuple[int, Path]:
+        """A new file in `tmp/`, open for writing; whoever asks closes and removes it."""
+        self.writable("storing")
+        self.ensure(self.path / "tmp")
+        name = f"{self.lease().id}~{os.getpid()}.{next(self._counter)}"
+        path = self.path / "tmp" / name
+        return self.fs.create(path, mode), path
+
+    @contextmanager
+    def batch(self) -> Iterator[None]:
+        """Within, `publish` may wait for the end to flush."""
+        with self._lock:
+            self._depth += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._depth -= 1
+                if self._depth == 0:
+                    self.flush()
+
+    def publish(self, fd: int, temporary: Path, final: Path, then: Callable[[], None]) -> None:
+        """Gives a finished temporary file its name, now or at the end of the batch; takes over the descriptor.
+
+        A name that is taken is left alone: under one name there is ever one content. `then` runs once it is there.
+        """
+        with self._lock:
+            if final in self._pending:
+                self.fs.close(fd)
+                self.fs.unlink(temporary)
+                return
+            self.ensure(final.parent)
+            self._pending[final] = (fd, temporary, then)
+            if self._depth == 0 or len(self._pending) >= _MAX_PENDING:
+                self.flush()
+
+    def is_pending(self, final: Path) -> bool:
+        """Whether a file waits for the end of a batch to get its name."""
+        return final in self._pending
+
+    def flush(self) -> None:
+        """All that was published becomes durable, and so visible, in the order contents, names, directories."""
+        with self._lock:
+            pending, self._pending = self._pending, {}
+            try:
+                with translated("storing", self.path):
+                    self._sync_files([fd for fd, _, _ in pending.values()])
+                    for final, (_, temporary, _) in pending.items():
+                        with suppress(FileExistsError):
+                            self.fs.link(temporary, final)
+                        self._dirty[final.parent] = None
+            finally:
+                for fd, temporary, _ in pending.values():
+                    self.fs.close(fd)
+                    self.fs.unlink(temporary)
+            with translated("storing", self.path):
+                for directory in list(self._dirty):
+                    self.fs.fsync_dir(directory)
+                    del self._dirty[directory]
+            for _, _, then in pending.values():
+                then()
+
+    def _sync_files(self, descriptors: list[int]) -> None:
+        if len(descriptors) < 4:
+            for fd in descriptors:
+                self.fs.fsync(fd)
+            return
+        with ThreadPoolExecutor(_FLUSHERS) as pool:
+            for _ in pool.map(self.fs.fsync, descriptors):
+                pass
+
+    # --- small documents ---
+
+    def read(self, path: Path, limit: int = MAX_DOCUMENT_BYTES) -> bytes | None:
+        """A document, or None when there is none.
+
+        Raises:
+            LimitExceededError: it is larger than `limit` bytes.
+        """
+        with translated("reading", path, writes=False):
+            try:
+                with path.open("rb") as file:
+                    data = file.read(limit + 1)
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+        if len(data) > limit:
+            raise LimitExceededError(f"{path} has more than the {limit} bytes that a document of its kind may have")
+        return data
+
+    def create(self, path: Path, data: bytes) -> bool:
+        """Writes a document unless there is one; True when this call did. Blobs put before are durable before it."""
+        return self._document(path, data, replace=False)
+
+    def replace(self, path: Path, data: bytes) -> None:
+        """Writes a document in place of any other; readers see the old one or the new one."""
+        self._document(path, data, replace=True)
+
+    def _document(self, path: Path, data: bytes, *, replace: bool) -> bool:
+        self.writable("storing")
+        if len(data) > MAX_DOCUMENT_BYTES:
+            raise LimitExceededError(f"a document has at most {MAX_DOCUMENT_BYTES} bytes, but {len(data)} came")
+        with self._lock:
+            self.flush()
+            with translated("storing", self.path):
+                self.ensure(path.parent)
+                fd, temporary = self.temporary()
+                try:
+                    self.fs.write(fd, data)
+                    self.fs.fsync(fd)
+                    if replace:
+                        self.fs.rename(temporary, path)
+                    else:
+                        self.fs.link(temporary, path)
+                except FileExistsError:
+                    return False
+                finally:
+                    self.fs.close(fd)
+                    self.fs.unlink(temporary)
+                self._dirty[path.parent] = None
+            self.flush()
+            return True
+
+    def remove(self, path: Path) -> bool:
+        """Removes a document; True when there was one. Durable at the next flush."""
+        self.writable("removing")
+        with self._lock, translated("removing", path):
+            if not self.fs.unlink(path):
+                return False
+            self._dirty[path.parent] = None
+            return True
+
+    def names(self, directory: Path) -> list[str]:
+        """Names in a directory, sorted; none when it is absent."""
+        try:
+            return sorted(os.listdir(directory))  # noqa: PTH208  names are all that is wanted
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    # --- damage ---
+
+    def quarantine(self, path: Path, inode: int) -> bool:
+        """Sets a damaged file aside, unless it was replaced by another since it was read; True when set aside."""
+        self.corrupt += 1
+        if self.read_only:
+            return False
+        with suppress(OSError, CacheUnavailableError):
+            if path.stat().st_ino != inode:
+                return False
+            self.ensure(self.path / "quarantine")
+            aside = self.path / "quarantine" / f"{path.name}~{os.getpid()}.{next(self._counter)}"
+            self.fs.rename(path, aside)
+            if aside.stat().st_ino != inode:
+                # Replaced between the look and the rename: the newcomer goes back.
+                with suppress(FileExistsError):
+                    self.fs.link(aside, path)
+                self.fs.unlink(aside)
+                return False
+            return True
+        return False
