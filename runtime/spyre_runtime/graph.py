@@ -1,7 +1,7 @@
 """Fragments as torch.fx graphs: a total decoder.
 
 Whatever bytes come, the outcome is a graph or one of our errors. Operators come from an allow-list, arguments from
-tagged values, sizes from our own expressions; nothing named in a fragment is imported or evaluated. The interpreter of a
+tagged values, sizes from our own expressions; nothing named in a fragment is imported or evaluated. Interpreting a
 decoded graph needs neither fake tensors nor sympy (`fake=False`); a compiler does (`fake=True`, in `fakes.py`).
 """
 
