@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, Literal
 
-from spyre_build.errors import BuildNotFoundError
+from spyre_build.errors import BuildNotFoundError, UsageError
 from spyre_cache.codec import Record, decode, encode
-from spyre_cache.errors import CacheError, InvalidRecordError
+from spyre_cache.errors import BlobNotFoundError, InvalidRecordError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,10 +77,10 @@ def keep(cache: Cache, record: BuildRecord) -> None:
 def recent(cache: Cache) -> Iterator[BuildRecord]:
     """Builds that this cache knows, newest first; what cannot be read is left out."""
     for name in cache.builds.list():
-        try:
-            yield decode(cache.builds.get(name), BuildRecord, limit=MAX_BUILD_BYTES)
-        except CacheError:
-            continue
+        data = cache.builds.get(name)
+        with contextlib.suppress(InvalidRecordError):
+            if data is not None:
+                yield decode(data, BuildRecord, limit=MAX_BUILD_BYTES)
 
 
 def find(cache: Cache, name: str) -> BuildRecord:
@@ -95,8 +96,61 @@ def find(cache: Cache, name: str) -> BuildRecord:
         raise BuildNotFoundError(f"no build is called {name[:80]!r} in this cache")
     if len(found) > 1:
         raise BuildNotFoundError(f"{len(found)} builds begin with {name[:80]!r}: {', '.join(found[:5])}")
-    data = cache.builds.get(found[0])
+    data = cache.builds.get(found[0]) or b""
     try:
         return decode(data, BuildRecord, limit=MAX_BUILD_BYTES)
     except InvalidRecordError as error:
         raise InvalidRecordError(f"build {found[0]} is kept but unreadable: {error}") from None
+
+
+def as_json(record: BuildRecord) -> dict[str, Any]:
+    """A build for `status --json`."""
+    return {
+        "build": record.id,
+        "started": record.started,
+        "spec": record.spec,
+        "name": record.name,
+        "status": record.status,
+        "manifest": record.manifest or None,
+        "error": record.error or None,
+        "actions": [
+            {
+                "fragment": str(action.fragment),
+                "target": action.target,
+                "action": action.key,
+                "outcome": action.outcome,
+                "error": action.error or None,
+            }
+            for action in record.actions
+        ],
+    }
+
+
+def logs(cache: Cache, record: BuildRecord, fragment: str = "") -> list[dict[str, str]]:
+    """The kept logs of a build's compilations, failed ones first.
+
+    Args:
+        cache: where they are.
+        record: the build.
+        fragment: a fragment's digest or the beginning of it; empty for all.
+
+    Raises:
+        UsageError: no fragment of this build begins so.
+    """
+    wanted = fragment.removeprefix("blake3:")
+    chosen = [a for a in record.actions if a.fragment.hash.startswith(wanted)]
+    if wanted and not chosen:
+        raise UsageError(f"build {record.id} has no fragment {fragment[:80]!r}")
+    chosen.sort(key=lambda action: action.outcome != "failed")
+    found = []
+    for action in chosen:
+        if action.log is None:
+            continue
+        try:
+            text = cache.blobs.get(action.log).decode("utf-8", "replace")
+        except BlobNotFoundError:
+            continue
+        found.append(
+            {"fragment": str(action.fragment), "target": action.target, "outcome": action.outcome, "log": text}
+        )
+    return found

@@ -1,0 +1,53 @@
+"""What the `cache` commands do: counting, listing, checking, collecting and pinning, as JSON objects."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from spyre_cache.errors import CacheError
+
+from spyre_build.inspection import resolve
+
+if TYPE_CHECKING:
+    from spyre_cache.cache import Cache
+
+
+def stats(cache: Cache) -> dict[str, Any]:
+    """Counts of things, and bytes as they lie on disk."""
+    return dict(msgspec.structs.asdict(cache.stats()))
+
+
+def listing(cache: Cache) -> dict[str, Any]:
+    """Every manifest, released ones first and of those the newest first."""
+    labels: dict[str, list[str]] = {}
+    for entry in cache.refs.releases():
+        labels.setdefault(entry.manifest.hash, []).append(entry.label)
+    rank = {key: index for index, key in enumerate(labels)}
+    manifests = sorted(cache.refs.manifests(), key=lambda d: (rank.get(d.hash, len(rank)), d.hash))
+    pinned = {digest.hash for digest in cache.pins.list()}
+    found = []
+    for digest in manifests:
+        entry = {"manifest": str(digest), "releases": labels.get(digest.hash, []), "pinned": digest.hash in pinned}
+        try:
+            manifest = cache.manifest(digest)
+        except CacheError as error:
+            found.append(entry | {"targets": [], "entries": [], "weight_mode": None, "error": str(error)})
+            continue
+        names = list(dict.fromkeys(program.name for program in manifest.programs))
+        more = {"targets": list(manifest.targets), "entries": names, "weight_mode": manifest.weight_mode}
+        found.append(entry | more | {"error": None})
+    return {"path": str(cache.path), "manifests": found}
+
+
+def pin(cache: Cache, ref: str) -> dict[str, Any]:
+    """Keeps a model; `changed` is False when it was kept already."""
+    digest = resolve(cache, ref)
+    return {"manifest": str(digest), "changed": cache.pins.add(digest)}
+
+
+def unpin(cache: Cache, ref: str) -> dict[str, Any]:
+    """Lets a model go; `changed` is False when it was not kept."""
+    digest = resolve(cache, ref)
+    return {"manifest": str(digest), "changed": cache.pins.remove(digest)}

@@ -1,0 +1,116 @@
+"""The command line: assembles the commands, and shows results and errors in one way.
+
+Nothing here, nor at the top of a command's module, imports torch: `--help` answers at once.
+"""
+
+import contextlib
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import typer
+from typer.core import TyperGroup
+
+from spyre_build.cli import cache, doctor, explain, inspect, logs, replay, run, status, submit, verify
+from spyre_build.cli.failure import INTERRUPTED, Failure, describe
+from spyre_build.cli.output import Result, reserved_stdout, write_json
+
+
+class Shell(TyperGroup):
+    """A group that shows what its commands return, and turns whatever they raise into one line and an exit code."""
+
+    def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, *_: Any, **extra: Any) -> NoReturn:
+        """Runs one command and exits with its code."""
+        words = list(sys.argv[1:] if args is None else args) or ["--help"]
+        extra |= {"standalone_mode": False}
+        run_super = super().main
+
+        def invoke() -> Any:
+            return run_super(words, prog_name or "spyre-build", **extra)
+
+        sys.exit(_shown_as_json(invoke) if _wants_json(words) else _shown_to_people(invoke))
+
+
+def _wants_json(words: Sequence[str]) -> bool:
+    before = words[: words.index("--")] if "--" in words else words
+    return "--json" in before
+
+
+def _attempt(invoke: Any) -> Result | Failure | int:
+    """What came of it; an int is the code of something that already said what it had to, such as `--help`."""
+    try:
+        outcome = invoke()
+    except BaseException as error:  # noqa: BLE001  this is the one place that turns errors into words
+        if isinstance(error, SystemExit):
+            return error.code if isinstance(error.code, int) else 1
+        # Ctrl-C twice must not turn into a traceback while the first is being told.
+        with contextlib.suppress(KeyboardInterrupt):
+            return describe(error)
+        return INTERRUPTED
+    # typer turns Ctrl-C into a plain code.
+    if outcome == INTERRUPTED:
+        return describe(KeyboardInterrupt())
+    return outcome if isinstance(outcome, (Result, int)) else 0
+
+
+def _shown_as_json(invoke: Any) -> int:
+    with reserved_stdout() as out:
+        outcome = _attempt(invoke)
+        if isinstance(outcome, int):
+            return outcome
+        if isinstance(outcome, Failure):
+            _say(outcome)
+            write_json(out, {"error": outcome.error, "hint": outcome.hint, "exit": outcome.code})
+        else:
+            write_json(out, outcome.data)
+        return outcome.code
+
+
+def _shown_to_people(invoke: Any) -> int:
+    outcome = _attempt(invoke)
+    if isinstance(outcome, int):
+        return outcome
+    if isinstance(outcome, Failure):
+        _say(outcome)
+        return outcome.code
+    try:
+        for line in outcome.lines:
+            print(line)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # `| head` has seen enough. Python would complain once more when it closes stdout.
+        with contextlib.suppress(OSError):
+            sys.stdout.close()
+    return outcome.code
+
+
+def _say(failure: Failure) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.write(f"error: {failure.error}\n")
+        if failure.hint:
+            sys.stderr.write(f"hint: {failure.hint}\n")
+
+
+app = typer.Typer(
+    cls=Shell,
+    name="spyre-build",
+    help="Compile PyTorch models without a device; run the precompiled code on the device.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for module in (submit, status, logs, explain, inspect, run, verify, replay):
+    app.command()(module.command)
+app.add_typer(cache.app, name="cache")
+app.command()(doctor.command)
+
+
+def main() -> NoReturn:
+    """Entry point of `spyre-build`."""
+    app()
+    raise AssertionError
+
+
+if __name__ == "__main__":
+    main()

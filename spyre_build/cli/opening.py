@@ -1,0 +1,31 @@
+"""From flags to settings and an opened cache."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spyre_build import config
+
+if TYPE_CHECKING:
+    from spyre_cache.cache import Cache
+
+
+def settings_of(cache: str | None, **flags: object) -> config.Settings:
+    """Settings with the flags of a command over them."""
+    return config.load_settings({"cache": cache, **flags})
+
+
+def open_cache(cache: str | None, *, writing: bool = False) -> Cache:
+    """The cache that the settings name; one that may not be written to serves whoever only reads.
+
+    Raises:
+        SettingsError: no such setting.
+        CacheUnavailableError: it cannot be used, or cannot be written to and `writing` is asked for.
+    """
+    from spyre_cache.cache import Cache
+
+    path = Path(settings_of(cache).cache)
+    locked = path.is_dir() and not os.access(path, os.W_OK)
+    return Cache.open(path, read_only=locked and not writing)

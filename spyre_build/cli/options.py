@@ -1,0 +1,25 @@
+"""Options that several commands share, each spelled once."""
+
+from typing import Annotated
+
+import typer
+
+CacheOption = Annotated[
+    str | None, typer.Option("--cache", metavar="PATH", help="Directory of the cache.", show_default=False)
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout; all else goes to stderr.")]
+RefArgument = Annotated[
+    str, typer.Argument(metavar="REF", help="A release (name:version) or a manifest (blake3:…, or its beginning).")
+]
+DeviceOption = Annotated[
+    str, typer.Option("--device", metavar="D", help="What runs it: cpu, or eager (interprets; the oracle).")
+]
+TargetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--target",
+        metavar="T",
+        help="Compile for this target; may be repeated. Default: the best that this host provides.",
+        show_default=False,
+    ),
+]

@@ -1,0 +1,96 @@
+"""How a command's result reaches stdout: lines for people, or exactly one JSON object."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+KIB = 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What a command gives back; commands print nothing themselves.
+
+    Attributes:
+        data: the object of `--json`.
+        lines: the same for people.
+        code: exit code.
+    """
+
+    data: Mapping[str, Any]
+    lines: Sequence[str] = ()
+    code: int = 0
+
+
+@contextlib.contextmanager
+def reserved_stdout() -> Iterator[TextIO]:
+    """Yields the real stdout and sends whatever else is written there to stderr.
+
+    A user's factory may print, and so may a library in C: with `--json` none of that may reach the reader.
+    """
+    real = sys.stdout
+    try:
+        descriptor = real.fileno()
+    except (OSError, ValueError, AttributeError):
+        descriptor = -1
+    if descriptor != 1:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield real
+        return
+    real.flush()
+    saved = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with os.fdopen(saved, "w", encoding="utf-8", closefd=False) as out:
+            yield out
+    finally:
+        real.flush()
+        os.dup2(saved, 1)
+        os.close(saved)
+
+
+def write_json(out: TextIO, data: Mapping[str, Any]) -> None:
+    """One object, one line. NaN is not JSON, so what holds one is a mistake of ours and raises."""
+    out.write(json.dumps(data, allow_nan=False, ensure_ascii=False) + "\n")
+    out.flush()
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    """Aligned columns without lines or colours, so that `grep` and `awk` work on them; numbers to the right."""
+    body = [[str(cell) for cell in row] for row in rows]
+    widths = [max(len(row[i]) for row in [list(header), *body]) for i in range(len(header))]
+    right = [bool(body) and all(_is_number(row[i]) for row in body) for i in range(len(header))]
+
+    def line(row: Sequence[str]) -> str:
+        cells = (cell.rjust(w) if r else cell.ljust(w) for cell, w, r in zip(row, widths, right, strict=True))
+        return "  ".join(cells).rstrip()
+
+    return [line(header), *(line(row) for row in body)]
+
+
+def _is_number(cell: str) -> bool:
+    return cell[:1].isdigit() or cell in {"", "-"}
+
+
+def size(count: int) -> str:
+    """Bytes for people: 1.5 MiB."""
+    value = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < KIB or unit == "GiB":
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= KIB
+    raise AssertionError
+
+
+def one_line(text: str, limit: int = 2000) -> str:
+    """The text with every run of white space made one space, and no control characters."""
+    line = " ".join("".join(c if c.isprintable() or c.isspace() else "?" for c in text).split())
+    return line if len(line) <= limit else line[: limit - 1] + "…"

@@ -1,0 +1,209 @@
+"""Results as lines for people; the same facts as the JSON, in fewer words."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from spyre_build.cli.output import size, table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from spyre_build.builds import BuildRecord
+    from spyre_build.misses import Explanation
+
+SHORT = len("blake3:") + 12
+
+
+def _short(digest: str) -> str:
+    return digest[:SHORT]
+
+
+def build_lines(data: Mapping[str, Any]) -> list[str]:
+    """What `submit` made."""
+    actions = data["actions"]
+    lines = table(("ENTRY", "CALLS", "UNIQUE"), [(e["name"], e["calls"], e["unique"]) for e in data["entries"]])
+    lines.append("")
+    lines.append(
+        f"{actions['total']} actions: {actions['hit']} hit, {actions['compiled']} compiled, "
+        f"{actions['waited']} waited, {actions['failed']} failed; "
+        f"{actions['deduplicated']} calls share another's fragment"
+    )
+    seconds = data["seconds"]
+    parts = ", ".join(f"{name} {value:.1f}" for name, value in seconds.items() if name != "total" and value >= 0.05)
+    lines.append(f"{seconds['total']:.1f} s ({parts})" if parts else f"{seconds['total']:.1f} s")
+    for failure in data["failures"]:
+        lines.append(f"failed {_short(failure['fragment'])} for {failure['target']}: {failure['error']}")
+        lines += [f"    {node}" for node in failure["nodes"]]
+    lines.append(f"{data['status']}: build {data['build']}")
+    if data["manifest"]:
+        lines.append(f"{data['name']} is {data['manifest']}")
+    return lines
+
+
+def builds_lines(records: Sequence[BuildRecord]) -> list[str]:
+    """The list of `status`."""
+    if not records:
+        return ["no builds yet"]
+    rows = [(r.id, _when(r.started), r.status, r.name, _short(r.manifest) or "-", len(r.actions)) for r in records]
+    return table(("BUILD", "STARTED", "STATUS", "NAME", "MANIFEST", "ACTIONS"), rows)
+
+
+def build_record_lines(record: BuildRecord) -> list[str]:
+    """One build of `status`."""
+    lines = [f"{record.id}  {record.status}  {_when(record.started)}", f"spec      {record.spec}"]
+    if record.manifest:
+        lines.append(f"manifest  {record.manifest}")
+    if record.error:
+        lines.append(f"error     {record.error}")
+    rows = [(a.outcome, _short(str(a.fragment)), a.target, a.key[:12], a.error) for a in record.actions]
+    return [*lines, *table(("OUTCOME", "FRAGMENT", "TARGET", "ACTION", "ERROR"), rows)] if rows else lines
+
+
+def _when(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+
+
+def log_lines(logs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Logs, one after the other, each under its name."""
+    if not logs:
+        return ["no logs: every fragment of this build was in the cache already, or its log was collected"]
+    lines = []
+    for entry in logs:
+        lines.append(f"== {_short(entry['fragment'])} for {entry['target']}: {entry['outcome']}")
+        lines += entry["log"].splitlines() or ["(empty)"]
+    return lines
+
+
+def explanation_lines(build: BuildRecord, found: Sequence[Explanation]) -> list[str]:
+    """One paragraph a fragment."""
+    hits = sum(e.action.outcome == "hit" for e in found)
+    lines = [f"build {build.id}: {hits} of {len(found)} were in the cache"]
+    for e in found:
+        name = f"{_short(str(e.action.fragment))} for {e.action.target}"
+        if e.action.outcome == "hit":
+            lines.append(f"hit   {name}")
+        elif not e.near:
+            lines.append(f"miss  {name}: nothing in the cache is like it")
+        else:
+            lines.append(f"miss  {name}: nearest is action {e.near[:12]}, which differs in")
+            lines += [f"        {difference.text}" for difference in e.differences]
+        if e.action.error:
+            lines.append(f"        {e.action.outcome}: {e.action.error}")
+    return lines
+
+
+def inspection_lines(data: Mapping[str, Any]) -> list[str]:
+    """Entries, fragments and weights as three tables."""
+    lines = [
+        f"{data['manifest']}",
+        f"torch {data['torch']}, targets {', '.join(data['targets']) or 'none'}, partition {data['partition']}",
+        "",
+    ]
+    entries = [
+        (
+            e["name"],
+            _bucket(e["bucket"]),
+            e["calls"],
+            e["unique"],
+            ", ".join(f"{a['label']} {a['spec']}" for a in e["arguments"]),
+        )
+        for e in data["entries"]
+    ]
+    lines += [*table(("ENTRY", "BUCKET", "CALLS", "UNIQUE", "ARGUMENTS"), entries), ""]
+    fragments = []
+    for f in data["fragments"]:
+        artifacts = " ".join(f"{a['target']} {size(a['bytes'])}" for a in f["artifacts"])
+        nodes = "?" if f["nodes"] is None else f["nodes"]
+        fragments.append((_short(f["fragment"]), f["calls"], nodes, size(f["bytes"]), artifacts or "none"))
+    lines += [*table(("FRAGMENT", "CALLS", "NODES", "GRAPH", "ARTIFACTS"), fragments), ""]
+    weights = data["weights"]
+    lines.append(
+        f"{weights['count']} weights, {size(weights['bytes'])}, {weights['stored']} of them in the cache "
+        f"(mode {data['weight_mode']})"
+    )
+    return lines
+
+
+def _arguments(arguments: Sequence[Mapping[str, str]]) -> str:
+    return ", ".join(f"{a['label']} {a['spec']}" for a in arguments)
+
+
+def _bucket(bucket: Mapping[str, int]) -> str:
+    return ",".join(f"{name}={value}" for name, value in bucket.items()) or "-"
+
+
+def run_lines(data: Mapping[str, Any]) -> list[str]:
+    """What came out."""
+    lines = [f"note: {note}" for note in data["notes"]]
+    rows = [(o["path"], o["dtype"], "x".join(map(str, o["shape"])) or "-", o["values"]) for o in data["outputs"]]
+    lines += table(("RESULT", "DTYPE", "SHAPE", "VALUES"), rows) if rows else []
+    lines += [f"{path} = {value!r}" for path, value in data["plain"].items()]
+    if data["written"]:
+        lines.append(f"written to {data['written']}")
+    return lines
+
+
+def verification_lines(data: Mapping[str, Any]) -> list[str]:
+    """One line a check, then the findings."""
+    lines = [f"{check['status']:<8} {check['name']}: {check['text']}" for check in data["checks"]]
+    lines += [f"  {finding}" for finding in data["findings"]]
+    return [*lines, f"{data['manifest']} is {'sound' if data['ok'] else 'NOT sound'}"]
+
+
+def replay_lines(data: Mapping[str, Any]) -> list[str]:
+    """The log of a repeated compilation and what came of it."""
+    lines = list(data["log"].splitlines())
+    lines.append(f"{data['status']}: {_short(data['fragment'])} for {data['target']} in {data['seconds']:.1f} s")
+    if data["failure"]:
+        lines.append(f"{data['failure']['kind']}: {data['failure']['message']}")
+    return lines
+
+
+def doctor_lines(data: Mapping[str, Any]) -> list[str]:
+    """One line a check; the targets as a table."""
+    lines = table(("", "WHAT", "FOUND"), [(c["status"], c["name"], c["text"]) for c in data["checks"]])
+    rows = [
+        (t["target"], "yes" if t["build"] else t["build_lacks"], "yes" if t["run"] else t["run_lacks"])
+        for t in data["targets"]
+    ]
+    return [*lines, "", *table(("TARGET", "BUILDS", "RUNS"), rows)]
+
+
+def stats_lines(data: Mapping[str, Any]) -> list[str]:
+    """Counts of a cache."""
+    width = max(map(len, data))
+    return [
+        f"{name.replace('_', ' ').ljust(width)}  {size(value) if name.endswith('bytes') else value}"
+        for name, value in data.items()
+    ]
+
+
+def listing_lines(data: Mapping[str, Any]) -> list[str]:
+    """Manifests of a cache, one a line."""
+    rows = [
+        (
+            ", ".join(m["releases"]) or "-",
+            _short(m["manifest"]),
+            " ".join(m["targets"]) or "-",
+            ", ".join(m["entries"]),
+            "pinned" if m["pinned"] else "",
+        )
+        for m in data["manifests"]
+    ]
+    return table(("RELEASE", "MANIFEST", "TARGETS", "ENTRIES", ""), rows) if rows else ["no models yet"]
+
+
+def findings_lines(data: Mapping[str, Any]) -> list[str]:
+    """What `cache verify` found."""
+    lines = [f"{f['path']}: {f['kind']}: {f['text']}" for f in data["findings"]]
+    return [*lines, f"{data['checked']} files checked, {len(data['findings'])} findings"]
+
+
+def collection_lines(data: Mapping[str, Any]) -> list[str]:
+    """What `cache gc` removed."""
+    verb = "would remove" if data["dry_run"] else "removed"
+    return [
+        f"{verb} {data['blobs']} blobs and {data['actions']} results, {size(data['bytes'])}; kept {data['kept']} blobs"
+    ]

@@ -1,0 +1,31 @@
+"""`status`: the builds that a cache knows."""
+
+from typing import Annotated
+
+import typer
+
+from spyre_build.cli.options import CacheOption, JsonOption
+from spyre_build.cli.output import Result
+
+
+def status(
+    build: Annotated[
+        str | None, typer.Argument(metavar="[BUILD]", help="One build, or `last`; without it, all.", show_default=False)
+    ] = None,
+    cache: CacheOption = None,
+    _json: JsonOption = False,
+) -> Result:
+    """List builds, newest first, or show one."""
+    from spyre_build import builds
+    from spyre_build.cli.opening import open_cache
+    from spyre_build.cli.present import build_record_lines, builds_lines
+
+    opened = open_cache(cache)
+    if build is not None:
+        record = builds.find(opened, build)
+        return Result(data=builds.as_json(record), lines=build_record_lines(record))
+    records = list(builds.recent(opened))
+    return Result(data={"builds": [builds.as_json(r) for r in records]}, lines=builds_lines(records))
+
+
+command = status
