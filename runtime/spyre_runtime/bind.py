@@ -246,7 +246,7 @@ def _private(value: torch.Tensor, check: _TensorCheck, sizes: Sizes) -> torch.Te
     copy = torch.empty_strided(value.shape, stride, dtype=value.dtype)
     if repeats(copy):
         raise ArgumentError(
-            f"the argument {check.label} was a broadcast view (strides {list(stride)}) when the entry was built, and its"
-            f" code relies on it, but strides {list(value.stride())} came: build it with a plain tensor"
+            f"the argument {check.label} was a broadcast view (strides {list(stride)}) when the entry was built, and"
+            f" its code relies on it, but strides {list(value.stride())} came: build it with a plain tensor"
         )
     return copy.copy_(value)

@@ -1,0 +1,92 @@
+"""Runs AOTInductor libraries on this CPU, straight from the cache's files."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+import torch
+
+from spyre_cache.errors import BlobNotFoundError
+from spyre_runtime.drivers.base import Call, Driver
+from spyre_runtime.errors import ArtifactError, IncompatibleHostError, MissingPieceError
+from spyre_runtime.host import cpu_features, lacking, machine
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from spyre_cache.digest import Digest
+    from spyre_cache.objects.manifest import Artifact
+    from spyre_cache.objects.target import Target
+    from spyre_cache.stores.base import LocalBlobStore
+
+LIBRARY: Final = "fragment.so"
+
+
+class CpuDriver(Driver):
+    """Loads each library once; the dynamic linker maps it from the cache's own file.
+
+    Args:
+        blobs: where libraries are.
+    """
+
+    name: ClassVar[str] = "cpu"
+
+    def __init__(self, blobs: LocalBlobStore) -> None:
+        self._blobs = blobs
+        self._lock = threading.Lock()
+        self._loaded: dict[str, Call] = {}
+
+    def provides(self, target: Target) -> str | None:
+        """See `Driver.provides`: architecture and CPU features."""
+        if target.kind != "cpu":
+            return f"{target.name} is no CPU target"
+        if target.arch != machine():
+            return f"{target.name} needs {target.arch}, and this host is {machine()}"
+        missing = sorted(set(target.features) - cpu_features())
+        return f"the CPU lacks {', '.join(missing)} for {target.name}" if missing else None
+
+    def load(self, fragment: Digest, artifact: Artifact | None) -> Call:
+        """See `Driver.load`: checks the requirements before any byte of the library is mapped."""
+        assert artifact is not None
+        what = f"the artifact of fragment {fragment.short} for {artifact.target}"
+        lack = lacking(artifact.requires)
+        if lack is not None:
+            raise IncompatibleHostError(f"{what} does not run here: {lack}; build for a target this host provides")
+        library = next((output for output in artifact.outputs if output.name == LIBRARY), None)
+        if library is None:
+            raise ArtifactError(f"{what} has no file {LIBRARY}: build it again")
+        with self._lock:
+            call = self._loaded.get(library.digest.hash)
+            if call is None:
+                try:
+                    path = self._blobs.path(library.digest)
+                except BlobNotFoundError as error:
+                    raise MissingPieceError(
+                        f"{what} is not in this cache ({error}): pull it, or build it again",
+                        fragment=str(fragment),
+                        target=artifact.target,
+                    ) from None
+                call = self._loaded[library.digest.hash] = _open(str(path), what)
+        return call
+
+
+def _open(path: str, what: str) -> Call:
+    try:
+        runner = torch._C._aoti.AOTIModelContainerRunnerCpu(path, 1)  # noqa: SLF001  the loader without Inductor
+    except RuntimeError as error:
+        raise ArtifactError(f"{what} cannot be loaded: {_first_line(error)}") from error
+    run = runner.run
+    tensor, int64 = torch.tensor, torch.int64
+
+    def call(inputs: Sequence[Any]) -> list[Any]:
+        try:
+            return run([tensor(v, dtype=int64) if type(v) is int else v for v in inputs])  # type: ignore[no-any-return]
+        except RuntimeError as error:
+            raise ArtifactError(f"{what} failed while it ran: {_first_line(error)}") from error
+
+    return call
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
