@@ -71,7 +71,9 @@ FLAGS = (*WRAPPER_FLAGS, "|", *KERNEL_FLAGS, "|", *VECTOR_FLAGS, "|", *LINK_FLAG
 _LOG_LIMIT = 64 << 10
 _NO_MEMORY = re.compile(r"out of memory|virtual memory exhausted|Cannot allocate memory|std::bad_alloc|Killed signal")
 _NO_ROOM = re.compile(r"No space left on device|Disk quota exceeded|Read-only file system|Permission denied")
-_BROKEN = re.compile(r"internal compiler error|Segmentation fault|cannot execute|cannot find -l|fatal error: .*: No such")
+_BROKEN = re.compile(
+    r"internal compiler error|Segmentation fault|cannot execute|cannot find -l|fatal error: .*: No such"
+)
 
 
 class Compiler(NamedTuple):
@@ -118,7 +120,9 @@ def torch_root() -> Path:
     """
     spec = importlib_util.find_spec("torch")
     if spec is None or not spec.submodule_search_locations:
-        raise ToolchainError("compiling needs torch, which this Python does not have: install spyre-build's dependencies")
+        raise ToolchainError(
+            "compiling needs torch, which this Python does not have: install spyre-build's dependencies"
+        )
     return Path(next(iter(spec.submodule_search_locations)))
 
 

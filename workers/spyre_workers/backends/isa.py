@@ -36,9 +36,7 @@ _ARM = ("-march=armv8-a",)
 
 PLANS: dict[str, IsaPlan] = {
     "x86-64-v2": IsaPlan("x86_64", _X86, _X86, (), "none"),
-    "x86-64-v3": IsaPlan(
-        "x86_64", ("-march=x86-64-v3", "-mtune=generic"), _X86, ("-DCPU_CAPABILITY_AVX2",), "avx2"
-    ),
+    "x86-64-v3": IsaPlan("x86_64", ("-march=x86-64-v3", "-mtune=generic"), _X86, ("-DCPU_CAPABILITY_AVX2",), "avx2"),
     "x86-64-v4": IsaPlan(
         "x86_64",
         # GCC prefers 256-bit vectors for v4 in what it vectorises itself; Inductor's own code is 512 wide.
@@ -47,9 +45,7 @@ PLANS: dict[str, IsaPlan] = {
         ("-DCPU_CAPABILITY_AVX512",),
         "avx512",
     ),
-    "armv8-a": IsaPlan(
-        "aarch64", _ARM, _ARM, ("-DCPU_CAPABILITY_NEON", "-DAT_BUILD_ARM_VEC256_WITH_SLEEF"), "neon"
-    ),
+    "armv8-a": IsaPlan("aarch64", _ARM, _ARM, ("-DCPU_CAPABILITY_NEON", "-DAT_BUILD_ARM_VEC256_WITH_SLEEF"), "neon"),
 }
 
 

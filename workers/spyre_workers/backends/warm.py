@@ -16,15 +16,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import platformdirs
 from filelock import FileLock
+
 from spyre_cache.codec import encode
 from spyre_cache.digest import Digest, derive_key
-
 from spyre_workers.backends import cxx
 from spyre_workers.errors import ToolchainError
 
 if TYPE_CHECKING:
     from spyre_cache.objects.target import Toolchain
-
     from spyre_workers.backends.cxx import Compiler
     from spyre_workers.backends.isa import IsaPlan
 

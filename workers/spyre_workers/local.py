@@ -1,0 +1,133 @@
+"""The local executor: many actions side by side on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import threading
+from typing import TYPE_CHECKING
+
+from spyre_cache.errors import CacheError
+from spyre_cache.objects.action import ActionResult, Failure
+from spyre_workers.client import Cancelled, CompileServer
+from spyre_workers.compile import Limits, compile_action
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from spyre_cache.objects.action import Action
+    from spyre_cache.stores.base import BlobStore
+
+
+def default_jobs() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+class LocalPool:
+    """Compiles actions in parallel; one that fails does not stop the others.
+
+    A context manager: leaving it, by whatever way, ends every compilation and the server, and leaves no files.
+    """
+
+    def __init__(
+        self,
+        blobs: BlobStore,
+        *,
+        jobs: int | None = None,
+        limits: Limits | None = None,
+        imports: tuple[str, ...] = (),
+        builder: str = "",
+    ) -> None:
+        """Starts nothing yet.
+
+        Args:
+            blobs: where fragments are read and results are put.
+            jobs: compilations at once; by default the cores this process may use.
+            limits: time and memory of each.
+            imports: modules, or Python files, that define the custom operators the fragments call.
+            builder: who compiles, for the results.
+        """
+        self._blobs = blobs
+        self._jobs = max(1, jobs if jobs is not None else default_jobs())
+        self._limits = limits or Limits()
+        self._builder = builder
+        self._server = CompileServer(imports)
+
+    def start(self) -> None:
+        """Starts the server ahead of time, for callers with other work to do meanwhile; failures show in `run`."""
+        threading.Thread(target=self._start_quietly, name="spyre-compile-start", daemon=True).start()
+
+    def run(self, actions: Iterable[Action]) -> Iterator[tuple[Action, ActionResult]]:
+        """Yields each action with its result as they finish, in no order.
+
+        Raises:
+            CacheError: results cannot be stored; what runs is ended.
+        """
+        waiting: queue.SimpleQueue[Action] = queue.SimpleQueue()
+        count = 0
+        for action in actions:
+            waiting.put(action)
+            count += 1
+        done: queue.SimpleQueue[tuple[Action, ActionResult] | BaseException] = queue.SimpleQueue()
+        stop = threading.Event()
+        threads = [
+            threading.Thread(target=self._work, args=(waiting, done, stop), name=f"spyre-compile-{n}", daemon=True)
+            for n in range(min(self._jobs, count))
+        ]
+        for thread in threads:
+            thread.start()
+        finished = False
+        try:
+            for _ in range(count):
+                item = done.get()
+                if isinstance(item, BaseException):
+                    raise item
+                yield item
+            finished = True
+        finally:
+            stop.set()
+            if not finished:  # an error, Ctrl-C, or a caller that has seen enough
+                self._server.close()
+            for thread in threads:
+                thread.join(10)
+
+    def close(self) -> None:
+        """Ends everything this pool runs."""
+        self._server.close()
+
+    def __enter__(self) -> LocalPool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _start_quietly(self) -> None:
+        with contextlib.suppress(Exception):  # whoever runs an action is told
+            self._server.start()
+
+    def _work(
+        self,
+        waiting: queue.SimpleQueue[Action],
+        done: queue.SimpleQueue[tuple[Action, ActionResult] | BaseException],
+        stop: threading.Event,
+    ) -> None:
+        while not stop.is_set():
+            try:
+                action = waiting.get_nowait()
+            except queue.Empty:
+                return
+            try:
+                result = compile_action(
+                    action, self._blobs, limits=self._limits, server=self._server, builder=self._builder
+                )
+            except Cancelled:
+                return
+            except CacheError as error:
+                done.put(error)
+                return
+            except Exception as error:  # noqa: BLE001  a bug here must not cost the other fragments
+                failure = Failure(kind="infrastructure", message=f"{type(error).__name__}: {error}"[:2000])
+                result = ActionResult(action=action.key(), status="failed", failure=failure, builder=self._builder)
+            done.put((action, result))
