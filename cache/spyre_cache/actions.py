@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from spyre_cache.codec import Record, decode, encode
 from spyre_cache.digest import Digest
 from spyre_cache.errors import BlobNotFoundError, InvalidRecordError
-from spyre_cache.objects.action import ActionResult
+from spyre_cache.objects.action import Action, ActionResult
 from spyre_cache.objects.release import Envelope
 
 if TYPE_CHECKING:
@@ -34,6 +34,13 @@ class Nondeterminism(Record, frozen=True, kw_only=True):
     action: str
     kept: ActionResult
     other: ActionResult
+
+
+class Documented(Record, frozen=True, kw_only=True):
+    """Which blob is the action of a key."""
+
+    schema: Literal["documented/1"] = "documented/1"
+    document: Digest
 
 
 class ActionCache:
@@ -90,6 +97,44 @@ class ActionCache:
                 self._record_event(there, result)
             return there
 
+    def describe(self, action: Action) -> Digest:
+        """Stores an action's document, so that `document` finds it by key; gives the blob's digest."""
+        data = encode(action)
+        digest = self._blobs.put(data)
+        self._root.create(self._document_path(action.key()), encode(Documented(document=digest)))
+        return digest
+
+    def document(self, key: str) -> Action | None:
+        """The action of a key, or None when it was never described here or is damaged."""
+        digest = self.document_digest(key)
+        if digest is None:
+            return None
+        try:
+            action = decode(self._blobs.get(digest), Action)
+        except (BlobNotFoundError, InvalidRecordError):
+            return None
+        return action if action.key() == key else None
+
+    def document_digest(self, key: str) -> Digest | None:
+        """The blob that holds a key's action, or None."""
+        data = self._root.read(self._document_path(key), MAX_RESULT_BYTES)
+        try:
+            return None if data is None else decode(data, Documented).document
+        except InvalidRecordError:
+            return None
+
+    def described(self) -> Iterator[str]:
+        """Keys of every described action, sorted."""
+        yield from self._keys("documents")
+
+    def _document_path(self, key: str) -> Path:
+        self._path(key)
+        return self._root.path / "documents" / key[:2] / key
+
+    def peek(self, key: str) -> ActionResult | None:
+        """The stored result, valid or not; use does not count."""
+        return self._read(self._path(key), key)
+
     def delete(self, key: str) -> bool:
         """Forgets a result; True when there was one."""
         return self._root.remove(self._path(key))
@@ -103,7 +148,10 @@ class ActionCache:
 
     def stored_keys(self) -> Iterator[str]:
         """Keys of all entries, sorted."""
-        directory = self._root.path / "actions"
+        yield from self._keys("actions")
+
+    def _keys(self, kind: str) -> Iterator[str]:
+        directory = self._root.path / kind
         for fan in self._root.names(directory):
             for name in self._root.names(directory / fan):
                 if _KEY.fullmatch(name) and name[:2] == fan:

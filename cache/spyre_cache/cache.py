@@ -19,7 +19,10 @@ from spyre_cache.stores.disk import DiskStore
 if TYPE_CHECKING:
     from spyre_cache.digest import Digest
     from spyre_cache.fs import FileSystem
+    from spyre_cache.gc import Collected
+    from spyre_cache.verify import Finding
 
+GRACE_SECONDS = 24 * 3600.0
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:(//)?")
 
 
@@ -62,7 +65,7 @@ class Cache:
         self.actions = ActionCache(root, self.blobs)
         self.refs = Refs(root, self.blobs)
         self.statements = Statements(root, self.blobs)
-        self.pins = Pins(root)
+        self.pins = Pins(root, self.blobs)
         self.builds = Builds(root)
 
     @classmethod
@@ -125,6 +128,18 @@ class Cache:
             quarantined=len(self.root.names(self.path / "quarantine")),
             corrupt_met=self.root.corrupt,
         )
+
+    def collect(self, *, grace: float = GRACE_SECONDS, dry_run: bool = False) -> Collected:
+        """Removes what neither a release, a pin, a lease nor anything younger than `grace` seconds needs."""
+        from spyre_cache.gc import collect
+
+        return collect(self, grace=grace, dry_run=dry_run)
+
+    def verify(self, *, repair: bool = False) -> list[Finding]:
+        """Reads and checks every file; `repair` sets aside what is damaged and forgets what points nowhere."""
+        from spyre_cache.verify import verify
+
+        return verify(self, repair=repair)
 
     def close(self) -> None:
         """Makes everything durable and lets collection have what only this process held."""

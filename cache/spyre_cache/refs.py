@@ -7,9 +7,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Literal
 
 from spyre_cache.codec import Record, decode, encode
-from spyre_cache.digest import Digest
+from spyre_cache.digest import Digest  # noqa: TC001  msgspec reads the annotations
 from spyre_cache.errors import BlobNotFoundError, InvalidRecordError, ReferenceError_
 from spyre_cache.objects.release import RELEASE_TYPE, Envelope, Release, statement_bytes
+from spyre_cache.root import GC_LOCK
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -68,11 +69,10 @@ class Refs:
         Raises:
             BlobNotFoundError: no such blob.
         """
-        self._blobs.flush()
-        if self._blobs.missing([manifest]):
-            raise BlobNotFoundError(f"the manifest {manifest} is not in the cache; put it first")
-        path = self._root.path / "manifests" / manifest.hash[:2] / manifest.hash
-        self._root.create(path, encode(Known(manifest=manifest)))
+        with self._root.lock(GC_LOCK):
+            _require(self._blobs, manifest)
+            path = self._root.path / "manifests" / manifest.hash[:2] / manifest.hash
+            self._root.create(path, encode(Known(manifest=manifest)))
 
     def manifests(self) -> list[Digest]:
         """Every registered manifest, by digest."""
@@ -198,12 +198,19 @@ class Refs:
 class Pins:
     """Manifests that garbage collection keeps, released or not."""
 
-    def __init__(self, root: Root) -> None:
+    def __init__(self, root: Root, blobs: BlobStore) -> None:
         self._root = root
+        self._blobs = blobs
 
     def add(self, manifest: Digest) -> bool:
-        """True when it was not pinned before."""
-        return self._root.create(self._root.path / "pins" / manifest.hash, encode(Known(manifest=manifest)))
+        """True when it was not pinned before.
+
+        Raises:
+            BlobNotFoundError: no such blob.
+        """
+        with self._root.lock(GC_LOCK):
+            _require(self._blobs, manifest)
+            return self._root.create(self._root.path / "pins" / manifest.hash, encode(Known(manifest=manifest)))
 
     def remove(self, manifest: Digest) -> bool:
         """True when it was pinned."""
@@ -227,7 +234,7 @@ class Attached(Record, frozen=True, kw_only=True):
 
 
 class Statements:
-    """What is said about manifests, found by manifest."""
+    """What is said about manifests, found by manifest; descriptions of fragments are filed the same way."""
 
     def __init__(self, root: Root, blobs: BlobStore) -> None:
         self._root = root
@@ -239,11 +246,10 @@ class Statements:
         Raises:
             BlobNotFoundError: the envelope is not in the cache.
         """
-        self._blobs.flush()
-        if self._blobs.missing([blob]):
-            raise BlobNotFoundError(f"the statement {blob} is not in the cache; put it first")
         entry = Attached(manifest=manifest, predicate_type=predicate_type, blob=blob)
-        self._root.create(self._root.path / "statements" / manifest.hash / blob.hash, encode(entry))
+        with self._root.lock(GC_LOCK):
+            _require(self._blobs, blob)
+            self._root.create(self._root.path / "statements" / manifest.hash / blob.hash, encode(entry))
 
     def list(self, manifest: Digest, predicate_type: str | None = None) -> list[Attached]:
         """Statements about a manifest, the latest attached first."""
@@ -283,6 +289,12 @@ def check_version(text: str) -> str:
             f"{text[:80]!r} is none"
         )
     return text
+
+
+def _require(blobs: BlobStore, digest: Digest) -> None:
+    blobs.flush()
+    if blobs.missing([digest]):
+        raise BlobNotFoundError(f"only what is in the cache can be named, and {digest} is not; put it first")
 
 
 def _known(root: Root, paths: Iterable[Path]) -> list[Digest]:

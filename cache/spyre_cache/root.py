@@ -3,10 +3,13 @@
     FORMAT                 what this directory is; without it, it is not touched
     blobs/ab/<hash>[.z]    plain bytes, or an envelope
     actions/ab/<key>       action results in DSSE envelopes
+    documents/ab/<key>     which blob is the action of a key
     events/<key>/<hash>    second, differing results
     manifests/ab/<hash>    which blobs are manifests
     refs/<name>/<version>  releases
-    statements/<hash>/<hash>, pins/<hash>, builds/<id>
+    statements/<hash>/<hash>   what is said about a manifest or fragment
+    pins/<hash>            manifests that are kept
+    builds/<id>            documents about builds
     leases/<id>            who is at work, and what they count on
     locks/<name>           advisory locks, empty
     memo/ab/<file>         verdicts: checked before use, worthless when lost
@@ -42,13 +45,14 @@ FORMAT_NAME = "FORMAT"
 _FORMAT = b"spyre-build cache, format 1\n"
 _FORMAT_WORDS = b"spyre-build cache, format "
 SESSION = "session-"
+GC_LOCK = "gc"  # held by a collection, and by whoever must not meet one half-way
 MAX_DOCUMENT_BYTES = 64 << 20
 _MAX_PENDING = 64  # files of a batch whose flush waits; each keeps a descriptor open
 _FLUSHERS = 8  # concurrent fsyncs share a journal commit
 
 TOP_LEVEL = (
-    "blobs", "actions", "events", "manifests", "refs", "statements", "pins", "builds", "leases", "locks", "memo",
-    "tmp", "trash", "quarantine",
+    "blobs", "actions", "documents", "events", "manifests", "refs", "statements", "pins", "builds", "leases", "locks",
+    "memo", "tmp", "trash", "quarantine",
 )  # fmt: skip
 
 
@@ -67,6 +71,7 @@ class Root:
         self.corrupt = 0  # damaged objects met by this process
         self._counter = itertools.count()
         self._lock = threading.RLock()
+        self._locked = threading.local()
         self._depth = 0
         self._dirty: dict[Path, None] = {}
         self._pending: dict[Path, tuple[int, Path, Callable[[], None]]] = {}
@@ -162,15 +167,21 @@ class Root:
 
     @contextmanager
     def lock(self, name: str) -> Iterator[None]:
-        """Excludes other processes and threads from what `name` stands for."""
+        """Excludes other processes and threads from what `name` stands for; the same thread may enter again."""
         self.writable("a lock")
+        mine: set[str] = self._locked.__dict__.setdefault("names", set())
+        if name in mine:
+            yield
+            return
         self.ensure(self.path / "locks")
         with translated("locking", self.path):
             fd = self.fs.append(self.path / "locks" / check_id(name))
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
+            mine.add(name)
             yield
         finally:
+            mine.discard(name)
             self.fs.close(fd)
 
     def close(self) -> None:

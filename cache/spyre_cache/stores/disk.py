@@ -16,6 +16,7 @@ from blake3 import blake3
 from spyre_cache.digest import Digest
 from spyre_cache.errors import BlobNotFoundError, CorruptBlobError, InvalidRecordError
 from spyre_cache.fs import translated
+from spyre_cache.root import GC_LOCK
 from spyre_cache.stores.base import Buffer, LocalBlobStore, Source
 from spyre_cache.stores.envelope import EnvelopeReader, Packer, shrinks
 from spyre_cache.stores.memo import Verdicts
@@ -47,57 +48,48 @@ class DiskStore(LocalBlobStore):
         return self._raw(digest).with_name(digest.hash + _PACKED)
 
     def _candidates(self, digest: Digest) -> Iterator[tuple[Path, int, os.stat_result]]:
-        """Open files that may hold the blob, raw first; the caller closes each."""
+        """Open files that may hold the blob, raw first; the caller closes each.
+
+        What a collection has set aside can still be read: it may be put back yet.
+        """
         for path in (self._raw(digest), self._packed(digest)):
             if self._root.is_pending(path):
                 self._root.flush()
-            with translated("reading", path, writes=False):
-                fd = self._open_or_rescue(path)
+            for place in (path, self._aside(path), path):
+                with translated("reading", place, writes=False):
+                    fd = _open_if_there(place)
                 if fd is not None:
-                    yield path, fd, os.fstat(fd)
+                    yield place, fd, os.fstat(fd)
+                    break
 
-    def _open_or_rescue(self, path: Path) -> int | None:
-        with suppress(FileNotFoundError):
-            return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        if not self._rescue(path):
-            return None
-        with suppress(FileNotFoundError):
-            return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        return None
-
-    def _rescue(self, path: Path) -> bool:
-        """Brings back a blob that a collection has set aside but not yet removed."""
-        if self._root.read_only:
-            return False
-        try:
-            self._root.fs.link(self._root.path / "trash" / path.name, path)
-        except FileExistsError:
-            return True
-        except OSError:
-            return False
-        return True
+    def _aside(self, path: Path) -> Path:
+        return self._root.path / "trash" / path.name
 
     def missing(self, digests: Iterable[Digest]) -> set[Digest]:
         wanted = set(digests)
         # Held first, looked for second: see `spyre_cache.leases`.
         self._root.hold(digest.hash for digest in wanted)
-        return {digest for digest in wanted if not self._present(digest)}
-
-    def _present(self, digest: Digest) -> bool:
-        raw, packed = self._raw(digest), self._packed(digest)
-        if self._root.is_pending(raw) or self._root.is_pending(packed):
-            return True
         with translated("looking for blobs", self._root.path, writes=False):
-            for _ in range(2):
-                with suppress(FileNotFoundError):
-                    if raw.stat().st_size == digest.size:
-                        return True
-                with suppress(FileNotFoundError):
-                    packed.stat()
-                    return True
-                if not (self._rescue(raw) or self._rescue(packed)):
-                    return False
-        return False
+            return {digest for digest in wanted if not self.present(digest)}
+
+    def present(self, digest: Digest) -> bool:
+        """Whether a blob is here, without keeping it from collection: an answer for reports only."""
+        raw, packed = self._raw(digest), self._packed(digest)
+        if self._root.is_pending(raw) or self._root.is_pending(packed) or _is_at(raw, packed, digest.size):
+            return True
+        if not (self._aside(raw).exists() or self._aside(packed).exists()):
+            # A collection may have put it back between the two looks.
+            return _is_at(raw, packed, digest.size)
+        if self._root.read_only:
+            return _is_at(self._aside(raw), self._aside(packed), digest.size)
+        self._settle([raw, packed])
+        return _is_at(raw, packed, digest.size)
+
+    def _settle(self, paths: Iterable[Path]) -> None:
+        """Waits for the collection that set blobs aside; puts back what a dead one left."""
+        with self._root.lock(GC_LOCK):
+            for path in paths:
+                restore(self._root, path)
 
     # --- reading ---
 
@@ -113,7 +105,7 @@ class DiskStore(LocalBlobStore):
             try:
                 if self._verdicts.is_sound(path, status) and (path.suffix or status.st_size == digest.size):
                     return path, fd, status
-                found = _hash_file(path, fd, status.st_size)
+                found = hash_file(path, fd, status.st_size)
             except BaseException:
                 os.close(fd)
                 raise
@@ -171,6 +163,9 @@ class DiskStore(LocalBlobStore):
         path, fd, _ = self._sound(digest)
         if path.suffix != _PACKED:
             os.close(fd)
+            if path == self._aside(path) and not self._root.read_only:
+                self._settle([self._raw(digest)])
+                return self.path(digest)
             return path
         with EnvelopeReader(fd) as reader:
             self._root.writable(f"unpacking {digest}")
@@ -286,7 +281,8 @@ class DiskStore(LocalBlobStore):
         except BlobNotFoundError:
             return False
         os.close(fd)
-        return not (raw and path.suffix == _PACKED)
+        # What a collection has set aside does not count: a fresh copy settles the matter.
+        return path != self._aside(path) and not (raw and path.suffix == _PACKED)
 
     def _publish(self, digest: Digest, blocks: Iterable[Buffer], *, packed: bool) -> None:
         fd, temporary = self._root.temporary(0o444)
@@ -341,6 +337,33 @@ class DiskStore(LocalBlobStore):
             yield
 
 
+def restore(root: Root, path: Path) -> bool:
+    """Puts a blob's file back that a collection set aside; call it under `GC_LOCK`. True when there was one."""
+    aside = root.path / "trash" / path.name
+    with suppress(FileExistsError):
+        try:
+            root.fs.link(aside, path)
+        except FileNotFoundError:
+            return False
+    root.fs.unlink(aside)
+    return True
+
+
+def _open_if_there(path: Path) -> int | None:
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+
+
+def _is_at(raw: Path, packed: Path, size: int) -> bool:
+    """Whether either form is there; of the raw one the size is known to fit."""
+    with suppress(FileNotFoundError):
+        if raw.stat().st_size == size:
+            return True
+    return packed.exists()
+
+
 def plain_size(path: Path) -> int:
     """Size of the plain bytes of a blob's file.
 
@@ -364,7 +387,7 @@ def _blocks(source: Source) -> Iterator[Buffer]:
         yield block
 
 
-def _hash_file(path: Path, fd: int, size: int) -> Digest | None:
+def hash_file(path: Path, fd: int, size: int) -> Digest | None:
     """Digest of the plain bytes of an open file, or None when it is no sound envelope."""
     hasher = blake3(max_threads=blake3.AUTO)
     if path.suffix == _PACKED:
