@@ -26,8 +26,7 @@ class BuildAction(Record, frozen=True, kw_only=True):
     Attributes:
         fragment: the fragment's digest.
         target: the target's name.
-        key: the action key, 64 hex digits.
-        document: the stored `Action`, from which the key was derived.
+        key: the action key, 64 hex digits; the cache gives the document (`cache.actions.document`).
         outcome: as counted in the build; `planned` until it is known.
         error: one line, when it failed.
         log: the compiler's log, when there is one.
@@ -36,7 +35,6 @@ class BuildAction(Record, frozen=True, kw_only=True):
     fragment: Digest
     target: str
     key: str
-    document: Digest
     outcome: Literal["planned", "hit", "compiled", "waited", "failed"] = "planned"
     error: str = ""
     log: Digest | None = None
@@ -154,3 +152,43 @@ def logs(cache: Cache, record: BuildRecord, fragment: str = "") -> list[dict[str
             {"fragment": str(action.fragment), "target": action.target, "outcome": action.outcome, "log": text}
         )
     return found
+
+
+def replay_failure(cache: Cache, failure: str) -> dict[str, Any]:
+    """Compiles again what a failed action was about; the action cache is not written.
+
+    Args:
+        cache: where the log, its action and its fragment are.
+        failure: the action key, or the beginning of it, of a failure in some build.
+
+    Raises:
+        UsageError: no kept failure begins so, or several different ones do.
+    """
+    failed = {a.key: a for b in recent(cache) for a in b.actions if a.outcome == "failed" and a.log is not None}
+    found = [key for key in failed if key.startswith(failure.removeprefix("blake3:"))] if failure else []
+    if len(found) != 1:
+        hint = "failures: " + (", ".join(key[:12] for key in list(failed)[:8]) or "none is kept")
+        count = "no kept failure begins" if not found else f"{len(found)} failures begin"
+        raise UsageError(f"{count} with {failure[:80]!r}", hint=hint)
+    action = failed[found[0]]
+    assert action.log is not None
+
+    from spyre_workers.compile import replay
+
+    result, log = replay(cache.blobs, action.log)
+    failure_words = None
+    if result.failure is not None:
+        said = result.failure
+        failure_words = {
+            "kind": said.kind, "message": said.message, "nodes": list(said.nodes), "ops": list(said.ops),
+        }  # fmt: skip
+    return {
+        "action": action.key,
+        "fragment": str(action.fragment),
+        "target": action.target,
+        "status": result.status,
+        "failure": failure_words,
+        "seconds": result.statistics.seconds,
+        "peak_rss_bytes": result.statistics.peak_rss_bytes,
+        "log": log,
+    }

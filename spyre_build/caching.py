@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from spyre_cache.errors import CacheError
-
 from spyre_build.inspection import resolve
+from spyre_cache.errors import CacheError
 
 if TYPE_CHECKING:
     from spyre_cache.cache import Cache
@@ -22,14 +21,18 @@ def stats(cache: Cache) -> dict[str, Any]:
 def listing(cache: Cache) -> dict[str, Any]:
     """Every manifest, released ones first and of those the newest first."""
     labels: dict[str, list[str]] = {}
-    for entry in cache.refs.releases():
-        labels.setdefault(entry.manifest.hash, []).append(entry.label)
+    for release in cache.refs.releases():
+        labels.setdefault(release.manifest.hash, []).append(release.label)
     rank = {key: index for index, key in enumerate(labels)}
     manifests = sorted(cache.refs.manifests(), key=lambda d: (rank.get(d.hash, len(rank)), d.hash))
     pinned = {digest.hash for digest in cache.pins.list()}
     found = []
     for digest in manifests:
-        entry = {"manifest": str(digest), "releases": labels.get(digest.hash, []), "pinned": digest.hash in pinned}
+        entry: dict[str, Any] = {
+            "manifest": str(digest),
+            "releases": labels.get(digest.hash, []),
+            "pinned": digest.hash in pinned,
+        }
         try:
             manifest = cache.manifest(digest)
         except CacheError as error:
@@ -51,3 +54,30 @@ def unpin(cache: Cache, ref: str) -> dict[str, Any]:
     """Lets a model go; `changed` is False when it was not kept."""
     digest = resolve(cache, ref)
     return {"manifest": str(digest), "changed": cache.pins.remove(digest)}
+
+
+def verify(cache: Cache, *, repair: bool) -> dict[str, Any]:
+    """Checks every file; `ok` is False while there is a fault that was not repaired."""
+    from spyre_cache.verify import verify as check
+
+    findings = check(cache, repair=repair)
+    return {
+        "path": str(cache.path),
+        "ok": all(f.repaired or not f.is_error for f in findings),
+        "findings": [{"path": f.path, "kind": f.kind, "text": f.message, "repaired": f.repaired} for f in findings],
+    }
+
+
+def collect(cache: Cache, *, dry_run: bool, grace_hours: float | None) -> dict[str, Any]:
+    """Removes what nothing needs.
+
+    Args:
+        cache: a cache that may be written to.
+        dry_run: only count.
+        grace_hours: what is younger stays; None for the cache's own default.
+    """
+    from spyre_cache.gc import GRACE_SECONDS
+    from spyre_cache.gc import collect as remove
+
+    grace = GRACE_SECONDS if grace_hours is None else grace_hours * 3600
+    return dict(msgspec.structs.asdict(remove(cache, grace=grace, dry_run=dry_run)))

@@ -152,7 +152,7 @@ def cannot_run(target: Target) -> str:
     """Why this host cannot run a target's code, or an empty string when it can."""
     if target.arch != platform.machine():
         return f"this host is {platform.machine()}"
-    from spyre_runtime.host import host_features
+    from spyre_runtime.host import cpu_features
 
-    lacking = sorted(set(target.features) - host_features())
+    lacking = sorted(set(target.features) - cpu_features())
     return f"lacks {' '.join(lacking)}" if lacking else ""

@@ -1,25 +1,27 @@
-"""Reads the documents that `explain` compares: the actions of builds, and the fragments they are about."""
+"""Reads the documents that `explain` compares: the actions of a cache, and the fragments they are about."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from spyre_build.builds import BuildAction, BuildRecord, find, recent
-from spyre_build.errors import BuildError, BuildNotFoundError
+from spyre_build.errors import BuildError, BuildNotFoundError, UsageError
 from spyre_build.explain import Difference, diff_actions, features, nearest
 from spyre_build.inspection import resolve
 from spyre_cache.codec import decode
 from spyre_cache.errors import CacheError
-from spyre_cache.objects.action import Action
 from spyre_cache.objects.fragment import Fragment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection
 
     from spyre_cache.cache import Cache
+    from spyre_cache.digest import Digest
+    from spyre_cache.objects.action import Action
 
 MAX_CANDIDATES = 2000
 
@@ -56,20 +58,27 @@ class Library:
 
     def __init__(self, cache: Cache) -> None:
         self._cache = cache
+        self._digests: dict[str, Digest] = {}
+        self.action = lru_cache(maxsize=MAX_CANDIDATES)(self._action)
         self.fragment = lru_cache(maxsize=256)(self._fragment)
-        self.features = lru_cache(maxsize=4096)(self._features)
-        self._sizes: dict[str, Any] = {}
+        self.features = lru_cache(maxsize=MAX_CANDIDATES)(self._features)
 
-    def action(self, entry: BuildAction) -> Action | None:
-        """The stored document, or None when it is gone or damaged."""
-        self._sizes[entry.fragment.hash] = entry.fragment
+    def candidates(self, without: Collection[str]) -> list[Action]:
+        """Actions whose document is here, but for some keys; at most `MAX_CANDIDATES`."""
+        keys = (key for key in self._cache.actions.described() if key not in without)
+        return [action for key in islice(keys, MAX_CANDIDATES) if (action := self.action(key)) is not None]
+
+    def _action(self, key: str) -> Action | None:
         try:
-            return decode(self._cache.blobs.get(entry.document), Action)
+            action = self._cache.actions.document(key)
         except CacheError:
             return None
+        if action is not None:
+            self._digests[action.fragment.hash] = action.fragment
+        return action
 
     def _fragment(self, key: str) -> Fragment:
-        return decode(self._cache.blobs.get(self._sizes[key]), Fragment)
+        return decode(self._cache.blobs.get(self._digests[key]), Fragment)
 
     def _features(self, key: str) -> Counter[str]:
         try:
@@ -84,55 +93,50 @@ def explain_build(cache: Cache, build: BuildRecord, wanted: str = "") -> list[Ex
     Args:
         cache: where the documents are.
         build: the build.
-        wanted: hash of one fragment, or its beginning; empty for all.
+        wanted: digest of one fragment, or its beginning; empty for all.
+
+    Raises:
+        UsageError: no fragment of the build begins so.
     """
     library = Library(cache)
-    older = list(_older(cache, build))
+    chosen = [a for a in build.actions if a.fragment.hash.startswith(wanted.removeprefix("blake3:"))]
+    if wanted and not chosen:
+        raise UsageError(f"build {build.id} has no fragment {wanted[:80]!r}")
+    if all(entry.outcome == "hit" for entry in chosen):
+        return [Explanation(action=entry) for entry in chosen]
+    # What this build or a later one brought was not there when it looked, so it is not what the miss was near to.
+    new = {a.key for b in recent(cache) if b.started >= build.started for a in b.actions if a.outcome != "hit"}
+    others = library.candidates(new | {entry.key for entry in build.actions if entry.outcome != "hit"})
     names = argument_names()
-    found = []
-    for entry in build.actions:
-        if not entry.fragment.hash.startswith(wanted.removeprefix("blake3:")):
-            continue
-        found.append(Explanation(action=entry) if entry.outcome == "hit" else _explain(library, entry, older, names))
-    return found
+    return [
+        Explanation(action=entry) if entry.outcome == "hit" else _explain(library, entry, others, names)
+        for entry in chosen
+    ]
 
 
-def explain_miss(cache: Cache, entry: BuildAction) -> Explanation:
-    """Compares one missing action with all that the cache's builds know."""
-    entries = (a for build in recent(cache) for a in build.actions if a.outcome != "failed" and a.key != entry.key)
-    return _explain(Library(cache), entry, list(entries), argument_names())
-
-
-def _older(cache: Cache, build: BuildRecord) -> Iterator[BuildAction]:
-    # What this build or a later one compiled was not there when it looked, so it is not what the miss was near to.
-    own = {entry.key for entry in build.actions if entry.outcome != "hit"}
-    seen: set[str] = set()
-    for other in recent(cache):
-        if other.id == build.id or other.started > build.started:
-            continue
-        for entry in other.actions:
-            if entry.outcome != "failed" and entry.key not in own and entry.key not in seen:
-                seen.add(entry.key)
-                yield entry
+def explain_miss(cache: Cache, fragment: Digest, target: str, key: str) -> Explanation:
+    """Compares one missing action with all that the cache knows."""
+    library = Library(cache)
+    entry = BuildAction(fragment=fragment, target=target, key=key)
+    return _explain(library, entry, library.candidates({key}), argument_names())
 
 
 def _explain(
-    library: Library, entry: BuildAction, others: list[BuildAction], names: Callable[[str, int], str]
+    library: Library, entry: BuildAction, others: list[Action], names: Callable[[str, int], str]
 ) -> Explanation:
-    wanted = library.action(entry)
+    wanted = library.action(entry.key)
     if wanted is None:
         return Explanation(action=entry)
-    # The same fragment first: where there is one, the rest need not be read.
-    same = [o for o in others if o.fragment == entry.fragment]
-    for pool in (same, others[:MAX_CANDIDATES]):
-        documents = filter(None, map(library.action, pool))
-        if (near := nearest(wanted, documents, library.features)) is not None:
-            try:
-                found = diff_actions(near, wanted, library.fragment, names)
-            except CacheError:
-                found = diff_actions(near, wanted)
-            return Explanation(action=entry, near=near.key(), differences=found)
-    return Explanation(action=entry)
+    # The same fragment first: where there is one, the other fragments need not be read.
+    same = [other for other in others if other.fragment == entry.fragment]
+    near = nearest(wanted, same, library.features) or nearest(wanted, others, library.features)
+    if near is None:
+        return Explanation(action=entry)
+    try:
+        found = diff_actions(near, wanted, library.fragment, names)
+    except CacheError:
+        found = diff_actions(near, wanted)
+    return Explanation(action=entry, near=near.key(), differences=found)
 
 
 def argument_names() -> Callable[[str, int], str]:

@@ -54,8 +54,8 @@ def describe(error: BaseException) -> Failure:
 def _known(error: BaseException) -> Failure | None:
     message = one_line(str(error)) or type(error).__name__
     if isinstance(error, cache_errors.CacheError):
-        hint, code = next(((h, c) for kind, c, h in _CACHE_CODES if isinstance(error, kind)), ("", FAILED))
-        return Failure(error=message, hint=hint, code=code)
+        remedy, exit_code = next(((h, c) for kind, c, h in _CACHE_CODES if isinstance(error, kind)), ("", FAILED))
+        return Failure(error=message, hint=remedy, code=exit_code)
     if isinstance(error, KeyboardInterrupt):
         return Failure(
             error="interrupted", hint="what was finished is kept; the same command goes on", code=INTERRUPTED

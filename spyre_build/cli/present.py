@@ -197,8 +197,10 @@ def listing_lines(data: Mapping[str, Any]) -> list[str]:
 
 def findings_lines(data: Mapping[str, Any]) -> list[str]:
     """What `cache verify` found."""
-    lines = [f"{f['path']}: {f['kind']}: {f['text']}" for f in data["findings"]]
-    return [*lines, f"{data['checked']} files checked, {len(data['findings'])} findings"]
+    lines = [
+        f"{f['kind']:<8} {f['path']}: {f['text']}{' (repaired)' if f['repaired'] else ''}" for f in data["findings"]
+    ]
+    return [*lines, f"{data['path']} is {'sound' if data['ok'] else 'NOT sound'}"]
 
 
 def collection_lines(data: Mapping[str, Any]) -> list[str]:
