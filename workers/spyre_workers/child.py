@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import errno
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spyre_cache.codec import Record, decode, encode
-from spyre_cache.objects.action import Action, Failure, Requires, Statistics
+from spyre_cache.objects.action import Action, Failure, FailureKind, Requires, Statistics
 from spyre_workers.errors import CompileError, ToolchainError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from spyre_cache.objects.fragment import Fragment
 
 ACTION = "action.json"
@@ -22,7 +23,7 @@ LOG = "compile.log"
 _MESSAGE_LIMIT = 4000
 
 
-class Outcome(Record, kw_only=True):
+class Outcome(Record, frozen=True, kw_only=True):
     """What became of the action; `outputs` are file names in the directory."""
 
     outputs: tuple[str, ...] = ()
@@ -68,7 +69,7 @@ def main(directory: Path) -> int:
     except MemoryError:
         outcome = Outcome(failure=Failure(kind="out-of-memory", message="the memory limit was reached"))
     except OSError as error:
-        kind = "out-of-memory" if error.errno == errno.ENOMEM else "infrastructure"
+        kind: FailureKind = "out-of-memory" if error.errno == errno.ENOMEM else "infrastructure"
         outcome = Outcome(failure=Failure(kind=kind, message=f"the worker's machine refused: {error}"[:_MESSAGE_LIMIT]))
     log.append(f"total: {time.monotonic() - started:.2f} s")
     # When even these cannot be written (disk full), the parent sees no outcome and says so.

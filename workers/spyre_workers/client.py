@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
 import msgspec
 
@@ -113,7 +113,7 @@ class CompileServer:
             self._drop()
             self._stopped = False
 
-    def __enter__(self) -> CompileServer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -172,7 +172,7 @@ class CompileServer:
 def _environment(caller: Mapping[str, str]) -> dict[str, str]:
     """What the server and its children see: no secrets, no settings of torch that would change what is generated."""
     kept = {name: caller[name] for name in _KEPT if name in caller}
-    path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path if os.path.isdir(entry))
+    path = os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path if entry and Path(entry).is_dir())
     return {
         **kept,
         "PYTHONPATH": path,

@@ -6,7 +6,7 @@ import contextlib
 import os
 import queue
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from spyre_cache.errors import CacheError
 from spyre_cache.objects.action import ActionResult, Failure
@@ -97,7 +97,7 @@ class LocalPool:
         """Ends everything this pool runs."""
         self._server.close()
 
-    def __enter__(self) -> LocalPool:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -76,13 +76,16 @@ class _Job:
         self.pidfd = os.pidfd_open(pid)
         self.started = time.monotonic()
         self.reason = ""
+        self.reaped = False
         self.peak = 0
 
     def kill(self, reason: str = "") -> None:
         self.reason = self.reason or reason
-        for target in (lambda: os.killpg(self.pid, signal.SIGKILL), lambda: os.kill(self.pid, signal.SIGKILL)):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                target()
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        if not self.reaped:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
 
     def watch(self) -> None:
         if self.reason:
@@ -117,6 +120,7 @@ class Server:
         self._selector.register(control, selectors.EVENT_READ, None)
 
     def serve(self) -> None:
+        """Until the control socket closes."""
         try:
             while True:
                 ready = self._selector.select(_POLL_SECONDS if self._jobs else None)
@@ -192,6 +196,7 @@ class Server:
 
     def _finish(self, job: _Job) -> None:
         _, status, usage = os.wait4(job.pid, 0)
+        job.reaped = True
         job.kill(job.reason)  # compilers it left running
         del self._jobs[job.pid]
         self._selector.unregister(job.pidfd)

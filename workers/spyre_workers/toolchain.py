@@ -1,7 +1,7 @@
 """The fingerprint of what compiles: contents only, so that two machines with the same tools agree.
 
-Warm, it costs a few thousand `stat` calls and imports nothing heavy: a memo in the toolchain directory remembers digests
-by the identity (path, size, time) of the files they were taken from, and is thrown away when any of them differs.
+Warm, it costs a thousand `stat` calls and imports nothing heavy: a memo in the toolchain directory remembers digests by
+the identity (path, size, time) of the files they were taken from, and is thrown away when any of them differs.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def _programs(compiler: str) -> list[str]:
     found = [os.path.realpath(compiler)]
     for name in ("cc1plus", "as", "ld"):
         path = _run([compiler, f"-print-prog-name={name}"], "").strip()
-        resolved = path if os.path.isabs(path) else _which(path)
+        resolved = path if path.startswith(os.sep) else _which(path)
         if resolved:
             found.append(os.path.realpath(resolved))
     return found

@@ -1,9 +1,8 @@
-"""A fragment to a shared library: Inductor writes the C++, our own compiler calls make it, the same bytes every time."""
+"""A fragment to a shared library: Inductor writes the C++, our compiler calls build it, always to the same bytes."""
 
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spyre_cache.objects.action import Requires
@@ -15,6 +14,7 @@ from spyre_workers.errors import CompileError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from spyre_cache.objects.action import Action
     from spyre_cache.objects.fragment import Arg, Fragment, Graph
@@ -72,6 +72,7 @@ def build(action: Action, fragment: Fragment, directory: Path, log: list[str]) -
 
 
 def requires_of(action: Action, fragment: Fragment) -> Requires:
+    """What a host must provide to load what an action makes."""
     target = action.target
     return Requires(
         arch=target.arch,

@@ -89,6 +89,7 @@ class Compiler(NamedTuple):
 
 
 def host_arch() -> str:
+    """This machine's architecture, in `platform.machine()` words."""
     return os.uname().machine
 
 
@@ -104,7 +105,7 @@ def find_compiler(arch: str, environment: Mapping[str, str] = os.environ) -> Com
     for name in names:
         found = shutil.which(name, path=search)
         if found:
-            return Compiler(os.path.abspath(found), arch)
+            return Compiler(str(Path(found).absolute()), arch)
     package = "g++" if native else f"g++-{arch.replace('_', '-')}-linux-gnu"
     raise ToolchainError(
         f"compiling for {arch} needs {' or '.join(names)}, and none is on PATH: install the package {package}, "
@@ -137,10 +138,12 @@ def include_flags(root: Path) -> tuple[str, ...]:
 
 
 def wrapper_flags(plan: IsaPlan, root: Path) -> tuple[str, ...]:
+    """Everything on the command line that shapes a wrapper's object."""
     return (*WRAPPER_FLAGS, *plan.base, *include_flags(root))
 
 
 def kernel_flags(plan: IsaPlan, root: Path) -> tuple[str, ...]:
+    """Everything on the command line that shapes a kernel's object."""
     vector = VECTOR_FLAGS if plan.vector != "none" else ()
     return (*KERNEL_FLAGS, *vector, *plan.march, *plan.macros, *include_flags(root))
 
@@ -180,6 +183,7 @@ class Job:
         return time.monotonic() - self._started
 
     def kill(self) -> None:
+        """Ends it if it still runs."""
         if self._process.poll() is None:
             self._process.kill()
             self._process.communicate()

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from spyre_workers.backends.isa import Vector
 
 ASSUMED_THREADS = 8
-"""How many threads loops are shaped for. How many run is decided at run time; a host's own count must not be in a key."""
+"""How many threads loops are shaped for; how many run is decided at run time. A host's count must not shape code."""
 
 ORIGIN = "spyre_node"
 """Key in a node's `meta["custom"]` that carries the fragment node it came from through decomposition."""

@@ -1,7 +1,7 @@
 """What is compiled once for a toolchain: precompiled headers and the object that every fragment shares.
 
-Lives in the toolchain directory under the toolchain's digest; built once under a file lock, published whole by a rename,
-checked before use and rebuilt when wrong. Killing a build at any point leaves only a temporary directory behind.
+Lives in the toolchain directory under the toolchain's digest; built once under a file lock, published whole by a
+rename, checked before use and rebuilt when wrong. A killed build leaves only a temporary directory behind.
 """
 
 from __future__ import annotations
