@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from typing import TYPE_CHECKING, Any, Literal
 
 from spyre_build.errors import BuildNotFoundError, UsageError
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from spyre_cache.digest import Digest
 
 MAX_BUILD_BYTES = 16 << 20
+_KEY = re.compile(r"[0-9a-f]{64}")
 
 Status = Literal["running", "ok", "partial", "failed"]
 
@@ -158,24 +160,27 @@ def replay_failure(cache: Cache, failure: str) -> dict[str, Any]:
     """Compiles again what a failed action was about; the action cache is not written.
 
     Args:
-        cache: where the log, its action and its fragment are.
-        failure: the action key, or the beginning of it, of a failure in some build.
+        cache: where the action's document and its fragment are.
+        failure: an action key, or the beginning of one that failed in some build.
 
     Raises:
         UsageError: no kept failure begins so, or several different ones do.
     """
-    failed = {a.key: a for b in recent(cache) for a in b.actions if a.outcome == "failed" and a.log is not None}
-    found = [key for key in failed if key.startswith(failure.removeprefix("blake3:"))] if failure else []
+    failed = list(dict.fromkeys(a.key for b in recent(cache) for a in b.actions if a.outcome == "failed"))
+    found = [key for key in failed if key.startswith(failure)] if failure else []
+    if not found and _KEY.fullmatch(failure):
+        found = [failure]
     if len(found) != 1:
-        hint = "failures: " + (", ".join(key[:12] for key in list(failed)[:8]) or "none is kept")
+        hint = "failures: " + (", ".join(key[:12] for key in failed[:8]) or "none is kept")
         count = "no kept failure begins" if not found else f"{len(found)} failures begin"
         raise UsageError(f"{count} with {failure[:80]!r}", hint=hint)
-    action = failed[found[0]]
-    assert action.log is not None
+    action = cache.actions.document(found[0])
+    if action is None:
+        raise UsageError(f"this cache has no document of the action {found[0]}", hint="submit the model again")
 
     from spyre_workers.compile import replay
 
-    result, log = replay(cache.blobs, action.log)
+    result, log = replay(cache, found[0])
     failure_words = None
     if result.failure is not None:
         said = result.failure
@@ -183,9 +188,9 @@ def replay_failure(cache: Cache, failure: str) -> dict[str, Any]:
             "kind": said.kind, "message": said.message, "nodes": list(said.nodes), "ops": list(said.ops),
         }  # fmt: skip
     return {
-        "action": action.key,
+        "action": found[0],
         "fragment": str(action.fragment),
-        "target": action.target,
+        "target": action.target.name,
         "status": result.status,
         "failure": failure_words,
         "seconds": result.statistics.seconds,

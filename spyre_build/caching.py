@@ -58,9 +58,7 @@ def unpin(cache: Cache, ref: str) -> dict[str, Any]:
 
 def verify(cache: Cache, *, repair: bool) -> dict[str, Any]:
     """Checks every file; `ok` is False while there is a fault that was not repaired."""
-    from spyre_cache.verify import verify as check
-
-    findings = check(cache, repair=repair)
+    findings = cache.verify(repair=repair)
     return {
         "path": str(cache.path),
         "ok": all(f.repaired or not f.is_error for f in findings),
@@ -76,8 +74,5 @@ def collect(cache: Cache, *, dry_run: bool, grace_hours: float | None) -> dict[s
         dry_run: only count.
         grace_hours: what is younger stays; None for the cache's own default.
     """
-    from spyre_cache.gc import GRACE_SECONDS
-    from spyre_cache.gc import collect as remove
-
-    grace = GRACE_SECONDS if grace_hours is None else grace_hours * 3600
-    return dict(msgspec.structs.asdict(remove(cache, grace=grace, dry_run=dry_run)))
+    grace = {} if grace_hours is None else {"grace": grace_hours * 3600}
+    return dict(msgspec.structs.asdict(cache.collect(dry_run=dry_run, **grace)))

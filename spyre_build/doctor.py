@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import psutil
+import psutil  # type: ignore[import-untyped]
 
 from spyre_cache.errors import CacheError
 from spyre_cache.objects.target import TARGETS, Target

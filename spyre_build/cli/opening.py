@@ -13,8 +13,14 @@ if TYPE_CHECKING:
 
 
 def settings_of(cache: str | None, **flags: object) -> config.Settings:
-    """Settings with the flags of a command over them."""
-    return config.load_settings({"cache": cache, **flags})
+    """Settings with the flags of a command over them.
+
+    The toolchain folder goes on as a variable, because compiling processes read it from there.
+    """
+    settings = config.load_settings({"cache": cache, **flags})
+    if "toolchain_dir" in settings.origins:
+        os.environ["SPYRE_BUILD_TOOLCHAIN_DIR"] = str(settings.toolchain_dir)
+    return settings
 
 
 def open_cache(cache: str | None, *, writing: bool = False) -> Cache:

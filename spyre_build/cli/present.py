@@ -165,10 +165,10 @@ def doctor_lines(data: Mapping[str, Any]) -> list[str]:
     """One line a check; the targets as a table."""
     lines = table(("", "WHAT", "FOUND"), [(c["status"], c["name"], c["text"]) for c in data["checks"]])
     rows = [
-        (t["target"], "yes" if t["build"] else t["build_lacks"], "yes" if t["run"] else t["run_lacks"])
+        (t["target"], "yes" if t["run"] else t["run_lacks"], "yes" if t["build"] else t["build_lacks"])
         for t in data["targets"]
     ]
-    return [*lines, "", *table(("TARGET", "BUILDS", "RUNS"), rows)]
+    return [*lines, "", *table(("TARGET", "RUNS", "BUILDS"), rows)]
 
 
 def stats_lines(data: Mapping[str, Any]) -> list[str]:

@@ -36,11 +36,11 @@ def submit(
     _json: JsonOption = False,
 ) -> Result:
     """Compile a model without a device."""
-    from spyre_build import config, progress
+    from spyre_build import progress
+    from spyre_build.cli.opening import settings_of
     from spyre_build.cli.present import build_lines
 
-    flags = {"cache": cache, "targets": target, "weights": weights, "jobs": jobs, "audit": audit}
-    settings = config.load_settings(flags)
+    settings = settings_of(cache, targets=target, weights=weights, jobs=jobs, audit=audit)
     with progress.display() as events:
         events.phase("import")
         from spyre_build.submit import submit as build_model
