@@ -220,7 +220,8 @@ class Root:
         self.ensure(self.path / "tmp")
         name = f"{self.lease().id}~{os.getpid()}.{next(self._counter)}"
         path = self.path / "tmp" / name
-        return self.fs.create(path, mode), path
+        with translated("storing", self.path):
+            return self.fs.create(path, mode), path
 
     @contextmanager
     def batch(self) -> Iterator[None]:

@@ -192,13 +192,12 @@ class DiskStore(LocalBlobStore):
         self._root.writable("storing a blob")
         view = memoryview(data).cast("B")
         packed = not raw and shrinks(view)
-        with translated("storing a blob", self._root.path):
-            if packed or len(view) < _OVERLAP_BYTES:
-                digest = Digest.of(view)
-                if not self._have(digest, raw=raw):
-                    self._publish(digest, [view], packed=packed)
-                return digest
+        if not packed and len(view) >= _OVERLAP_BYTES:
             return self._put_large(view, raw=raw)
+        digest = Digest.of(view)
+        if not self._have(digest, raw=raw):
+            self._publish(digest, view, packed=packed)
+        return digest
 
     def _put_large(self, view: memoryview, *, raw: bool) -> Digest:
         """Writes while another thread hashes; gives up writing once the blob turns out to be here."""
@@ -217,7 +216,7 @@ class DiskStore(LocalBlobStore):
                 for start in range(0, len(view), BLOCK):
                     if have.is_set():
                         break
-                    self._root.fs.write(fd, view[start : start + BLOCK])
+                    self._write(fd, view[start : start + BLOCK])
                 digest = judged.result()
         except BaseException:
             self._discard(fd, temporary)
@@ -230,8 +229,7 @@ class DiskStore(LocalBlobStore):
 
     def put_stream(self, source: Source, *, raw: bool = False) -> Digest:
         self._root.writable("storing a blob")
-        with translated("storing a blob", self._root.path):
-            return self._store_stream(_blocks(source), raw=raw)
+        return self._store_stream(_blocks(source), raw=raw)
 
     def _store_stream(self, blocks: Iterator[Buffer], *, raw: bool) -> Digest:
         head = bytearray()
@@ -247,19 +245,19 @@ class DiskStore(LocalBlobStore):
         fd, temporary = self._root.temporary(0o444)
         try:
             if packer:
-                self._root.fs.write(fd, packer.start())
+                self._write(fd, packer.start())
             block: Buffer = head
             while True:
                 hasher.update(block)
                 size += memoryview(block).nbytes
                 for piece in packer.feed(block) if packer else (memoryview(block),):
-                    self._root.fs.write(fd, piece)
+                    self._write(fd, piece)
                 following = next(blocks, None)
                 if following is None:
                     break
                 block = following
             for piece in packer.finish() if packer else ():
-                self._root.fs.write(fd, piece)
+                self._write(fd, piece)
             digest = Digest(hasher.hexdigest(), size)
             have = self._have(digest, raw=raw)
         except BaseException:
@@ -284,24 +282,25 @@ class DiskStore(LocalBlobStore):
         # What a collection has set aside does not count: a fresh copy settles the matter.
         return path != self._aside(path) and not (raw and path.suffix == _PACKED)
 
-    def _publish(self, digest: Digest, blocks: Iterable[Buffer], *, packed: bool) -> None:
+    def _publish(self, digest: Digest, data: memoryview, *, packed: bool) -> None:
         fd, temporary = self._root.temporary(0o444)
         try:
             if packed:
                 packer = Packer()
-                self._root.fs.write(fd, packer.start())
-                for block in blocks:
-                    for piece in packer.feed(block):
-                        self._root.fs.write(fd, piece)
-                for piece in packer.finish():
-                    self._root.fs.write(fd, piece)
+                self._write(fd, packer.start())
+                for piece in (*packer.feed(data), *packer.finish()):
+                    self._write(fd, piece)
             else:
-                for block in blocks:
-                    self._root.fs.write(fd, memoryview(block))
+                self._write(fd, data)
         except BaseException:
             self._discard(fd, temporary)
             raise
         self._link(fd, temporary, self._packed(digest) if packed else self._raw(digest))
+
+    def _write(self, fd: int, data: bytes | memoryview) -> None:
+        # Only our own writing is translated: what a caller's stream raises is the caller's to see.
+        with translated("storing a blob", self._root.path):
+            self._root.fs.write(fd, data)
 
     def _link(self, fd: int, temporary: Path, final: Path) -> None:
         self._root.publish(fd, temporary, final, self._remember(final))
