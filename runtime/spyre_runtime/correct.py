@@ -1,8 +1,8 @@
 """What correct means, in one place: for tests, `submit`, `verify`, rollouts and benches.
 
-With R the result in higher precision, E eager's and X the one in question: `e(X) = max|X - R| / max(1e-6, max|R|)`,
-and X is accepted when `e(X) <= max(floor, 2 e(E))`. Integers, structure, types, dtypes, shapes and the places of NaN and
-infinity are equal. Strides are no part of it.
+With R the result in higher precision, E eager's and X the one in question:
+`e(X) = max|X - R| / max(1e-6, max|R|)`, and X is accepted when `e(X) <= max(floor, 2 e(E))`. Integers, structure,
+types, dtypes, shapes and the places of NaN and infinity are equal. Strides are no part of it.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ decoded graph needs neither fake tensors nor sympy (`fake=False`); a compiler do
 from __future__ import annotations
 
 import functools
+import keyword
 import operator
 from typing import TYPE_CHECKING, Any, Final
 
@@ -260,11 +261,14 @@ class _GraphBuilder:
 
     def node(self, node: f.Node) -> None:
         target = resolve(node.op, self.context.custom_ops)
-        self.higher_order = node.op.startswith("higher_order::")
+        namespace, _, name = node.op.partition("::")
+        self.higher_order = namespace == "higher_order"
+        if namespace == "sym" and (len(node.args) != vocabulary.SYM_ARITY[name] or node.kwargs):
+            raise InvalidFragmentError(f"{node.op} takes {vocabulary.SYM_ARITY[name]} sizes and no keywords")
         args = tuple(self.argument(arg, 0) for arg in node.args)
         kwargs: dict[str, Any] = {}
         for name, arg in node.kwargs:
-            if not name.isidentifier() or len(name) > 80 or name in kwargs:
+            if not name.isidentifier() or keyword.iskeyword(name) or len(name) > 80 or name in kwargs:
                 raise InvalidFragmentError(f"keywords are distinct identifiers, but {name[:40]!r} came")
             kwargs[name] = self.argument(arg, 0)
         called = self.call(target, args, kwargs)

@@ -173,7 +173,7 @@ def load(
         weights: a safetensors file, a directory of them, or a state dict; wins over stored weights.
         entry: load only this entry.
         types: classes of results that need not be imported by name.
-        policy: `strict` refuses a model that lacks a piece; `fetch` interprets fragments that lack an artifact, with one
+        policy: `strict` refuses a model that lacks a piece; `fetch` interprets fragments without artifact, with one
             warning.
         plain: results with dicts instead of dataclasses and named tuples.
 

@@ -100,6 +100,9 @@ SYM_OPS: Final[dict[str, Callable[..., Any]]] = {
     "ite": torch.sym_ite,
 }
 """Arithmetic on sizes that stands in a graph as a node: `sym::add` and so on."""
+SYM_ARITY: Final[dict[str, int]] = {name: 1 if name in {"neg", "not", "int", "float"} else 2 for name in SYM_OPS} | {
+    "ite": 3
+}
 SYM_OP_NAMES: Final = {function: name for name, function in SYM_OPS.items()}
 
 EXPR_OPS: Final[dict[str, str]] = {
