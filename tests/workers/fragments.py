@@ -115,6 +115,8 @@ def _arg(value, numbers, module):
         return f.IntArg(v=value)
     if isinstance(value, float):
         return f.FloatArg.of(value)
+    if isinstance(value, complex):
+        return f.ComplexArg(re=f.FloatArg.of(value.real).v, im=f.FloatArg.of(value.imag).v)
     if isinstance(value, str):
         return f.StrArg(v=value)
     if isinstance(value, torch.dtype):

@@ -65,6 +65,19 @@ class _FragmentWrapper(CppWrapperCpu):  # type: ignore[misc]  # torch is untyped
             """
         )
 
+    def codegen_model_constructor(self) -> None:
+        """As the base does; sizes among the inputs are not refused.
+
+        The body reads such an input from an integer tensor without dimensions; only the constructor, which wants no
+        more than names, insists on tensors.
+        """
+        inputs = V.graph.graph_inputs
+        V.graph.graph_inputs = dict.fromkeys(inputs)
+        try:
+            super().codegen_model_constructor()
+        finally:
+            V.graph.graph_inputs = inputs
+
     def _codegen_assert_size_stride(self, *_args: Any, **_kwargs: Any) -> None:
         """As above."""
 

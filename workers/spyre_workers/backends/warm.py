@@ -10,6 +10,7 @@ import contextlib
 import os
 import shutil
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,6 +24,8 @@ from spyre_workers.backends import cxx
 from spyre_workers.errors import ToolchainError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from spyre_cache.objects.target import Toolchain
     from spyre_workers.backends.cxx import Compiler
     from spyre_workers.backends.isa import IsaPlan
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
 DIRECTORY_VARIABLE = "SPYRE_BUILD_TOOLCHAIN_DIR"
 _INDEX = "index.json"
 _LOCK_SECONDS = 600.0
+_UNUSED_SECONDS = 30 * 86400.0
 
 _WRAPPER_HEADER = """\
 #include <torch/csrc/inductor/aoti_include/cpu.h>
@@ -87,18 +91,25 @@ def warm_state(toolchain: Toolchain, plan: IsaPlan, compiler: Compiler, log: lis
         ToolchainError: its directory cannot be used.
         CompileError: the compiler cannot build it.
     """
-    key = derive_key("spyre-build/toolchain/v1", encode(toolchain))[:32]
-    root = toolchain_directory() / key
+    root = toolchain_directory() / _key(toolchain)
     base, level = root / f"base-{plan.arch}", root / f"isa-{plan.march[0].removeprefix('-march=')}"
     try:
         _provide(base, log, lambda directory: _build_base(directory, plan, compiler, log))
         _provide(level, log, lambda directory: _build_level(directory, plan, compiler, log))
+        os.utime(root)  # in use
     except OSError as error:
         raise ToolchainError(
             f"the toolchain directory {root.parent} cannot be written ({error}): free room there, "
             f"or set {DIRECTORY_VARIABLE} to a directory that can"
         ) from error
     return WarmState(base / "wrapper.h", level / "kernel.h", base / "common.o")
+
+
+def _key(toolchain: Toolchain) -> str:
+    """All that the shared state is made of: not the code generator, so that a change there costs nothing here."""
+    texts = (_WRAPPER_HEADER, _KERNEL_HEADER, _COMMON_SOURCE, _NO_CONSTANTS)
+    compilers = msgspec.structs.replace(toolchain, backend_sources="")
+    return derive_key("spyre-build/toolchain/v1", encode(compilers), *(text.encode() for text in texts))[:32]
 
 
 def _build_base(directory: Path, plan: IsaPlan, compiler: Compiler, log: list[str]) -> None:
@@ -121,7 +132,7 @@ def _build_level(directory: Path, plan: IsaPlan, compiler: Compiler, log: list[s
     cxx.run(compiler, ("-x", "c++-header", "kernel.h", *flags, "-o", "kernel.h.gch"), directory, log)
 
 
-def _provide(final: Path, log: list[str], build: object) -> None:
+def _provide(final: Path, log: list[str], build: Callable[[Path], None]) -> None:
     if _usable(final):
         return
     final.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -132,7 +143,6 @@ def _provide(final: Path, log: list[str], build: object) -> None:
         log.append(f"building the shared state {final.name}")
         temporary = Path(tempfile.mkdtemp(prefix=f"{final.name}.new-", dir=final.parent))
         try:
-            assert callable(build)
             build(temporary)
             _seal(temporary)
             if final.exists():
@@ -145,9 +155,13 @@ def _provide(final: Path, log: list[str], build: object) -> None:
 
 
 def _sweep(final: Path) -> None:
-    """Removes what killed builds left; the lock is held, so nobody else is building."""
+    """Removes what killed builds left (the lock is held: nobody else is building), and toolchains long unused."""
     for left in final.parent.glob(f"{final.name}.new-*"):
         shutil.rmtree(left, ignore_errors=True)
+    oldest = time.time() - _UNUSED_SECONDS
+    for other in final.parent.parent.glob("?" * 32):
+        if other != final.parent and other.stat().st_mtime < oldest:
+            shutil.rmtree(other, ignore_errors=True)
 
 
 def _seal(directory: Path) -> None:
