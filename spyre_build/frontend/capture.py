@@ -1,0 +1,402 @@
+"""One capture for every door: dynamo on fake weights, `torch.export` where dynamo cannot.
+
+Dynamo's bytecode is run once on fake tensors, with a function in the graph's place that gives back the graph's own
+results. Whatever comes out is matched by identity: each leaf is a result of the graph, an argument, or a weight. So
+containers, orders and aliases are those of the model's own Python, not of a guess.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import fx, nn
+from torch._subclasses import FakeTensor, FakeTensorMode
+
+from spyre_build.errors import CaptureError
+from spyre_build.frontend import side_effects
+from spyre_build.frontend.dynamic import DimSpec, mark_dynamic
+from spyre_build.frontend.origins import error_place
+from spyre_build.frontend.structure import Leaves, flatten_call, rebuild_call
+from spyre_build.frontend.weightless import Weight, WeightTable, fake_weights
+from spyre_build.spec import Entry
+from spyre_cache.objects.program import Leaf, Tree
+
+CaptureKind = Literal["dynamo", "export"]
+
+
+@dataclass(frozen=True)
+class InputBinding:
+    """A placeholder that takes the caller's tensor leaf `leaf`."""
+
+    leaf: int
+
+
+@dataclass(frozen=True)
+class WeightBinding:
+    """A placeholder that takes a tensor of the model."""
+
+    weight: Weight
+
+
+@dataclass(frozen=True)
+class SizeBinding:
+    """A placeholder that takes a size."""
+
+
+Binding = InputBinding | WeightBinding | SizeBinding
+
+
+@dataclass(frozen=True)
+class GraphResult:
+    """An output leaf that is result `index` of the graph."""
+
+    index: int
+
+
+OutputLeaf = GraphResult | InputBinding | WeightBinding
+
+
+@dataclass
+class Captured:
+    """A graph at torch's level (or export's) with its wiring.
+
+    Attributes:
+        graph: placeholders in order of `bindings`; outputs a flat tuple.
+        examples: fake tensors and sizes for the placeholders, all of `fake_mode`.
+        args_tree: the caller's arguments; its leaves are numbered through `leaves`.
+        output: the result's tree; its leaves are numbered through `results`, its sizes through `sizes`.
+    """
+
+    kind: CaptureKind
+    graph: fx.GraphModule
+    bindings: list[Binding]
+    examples: list[Any]
+    fake_mode: FakeTensorMode
+    args_tree: Tree
+    kwargs_tree: Tree
+    leaves: Leaves
+    output: Tree
+    results: list[OutputLeaf]
+    sizes: list[Any]
+    notes: list[str] = field(default_factory=list)
+
+
+def capture(
+    module: nn.Module, table: WeightTable, entry: Entry, dims: dict[int, dict[int, DimSpec]], what: str
+) -> Captured:
+    """Captures one entry with no weights touched.
+
+    Args:
+        module: in eval mode.
+        table: its tensors by identity; constants met on the way are added.
+        entry: example arguments and the method to call.
+        dims: dynamic dimensions by tensor leaf of `(args, kwargs)`, then by dimension.
+        what: names the entry in errors.
+
+    Raises:
+        CaptureError: neither dynamo nor export can trace it, or the forward keeps state where it cannot be followed.
+    """
+    args_tree, kwargs_tree, leaves = flatten_call(entry.args, entry.kwargs)
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    with fake_weights(module, table, mode), torch.no_grad(), _quiet():
+        fakes = [_fake_input(mode, leaf, dims.get(index, {})) for index, leaf in enumerate(leaves.tensors)]
+        args, kwargs = rebuild_call(args_tree, kwargs_tree, fakes)
+        call = getattr(module, entry.method) if entry.method != "forward" else module
+        problem: CaptureError
+        try:
+            found = _by_dynamo(module, call, table, args, kwargs, fakes, what)
+        except _DynamoCannot as error:
+            problem = error.as_capture_error(what)
+        else:
+            return Captured(args_tree=args_tree, kwargs_tree=kwargs_tree, leaves=leaves, **found)
+        found = _by_export(module, entry, table, args, kwargs, fakes, dims, what, problem)
+        return Captured(
+            args_tree=args_tree, kwargs_tree=kwargs_tree, leaves=leaves, notes=[f"captured by export: {problem}"], **found
+        )
+
+
+def _fake_input(mode: FakeTensorMode, leaf: torch.Tensor, dims: dict[int, DimSpec]) -> torch.Tensor:
+    # One fake a leaf, whatever the example shares: two arguments that happen to be one object stay two.
+    if leaf.layout is not torch.strided:
+        raise CaptureError(f"arguments are strided tensors, but a {leaf.layout} one came", hint="call .to_dense()")
+    with mode:
+        fake = torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device="cpu")
+    mark_dynamic(fake, dims)
+    return fake
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Dynamo's logs and warnings go nowhere: what matters comes back as an error of ours."""
+    loggers = [logging.getLogger(name) for name in ("torch._dynamo", "torch.fx.experimental", "torch._export")]
+    levels = [logger.level for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.setLevel(logging.CRITICAL)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+class _DynamoCannot(Exception):  # noqa: N818  not an error to anyone outside this module
+    def __init__(self, cause: BaseException, text: str = "") -> None:
+        super().__init__(text or str(cause))
+        self.cause = cause
+
+    def as_capture_error(self, what: str) -> CaptureError:
+        reason = next((line.strip() for line in str(self).splitlines() if line.strip()), type(self.cause).__name__)
+        return CaptureError(f"{what} cannot be traced: {reason}{error_place(self.cause)}")
+
+
+def dynamo_settings() -> Any:
+    """The settings under which every door captures: static unless marked, numbers frozen, one graph."""
+    return torch._dynamo.config.patch(
+        specialize_int=True,
+        specialize_float=True,
+        assume_static_by_default=True,
+        automatic_dynamic_shapes=False,
+        capture_scalar_outputs=True,
+        capture_dynamic_output_shape_ops=True,
+    )
+
+
+def _by_dynamo(
+    module: nn.Module,
+    call: Any,
+    table: WeightTable,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    fakes: list[torch.Tensor],
+    what: str,
+) -> dict[str, Any]:
+    from torch._dynamo.convert_frame import fullgraph_capture, get_traced_fn
+    from torch._dynamo.utils import dynamo_timed, get_metrics_context
+    from torch.fx.experimental import _config as shapes_config
+
+    torch._dynamo.reset()
+    before = side_effects.snapshot(module)
+    try:
+        with (
+            get_metrics_context(),
+            dynamo_timed("fullgraph_capture"),
+            dynamo_settings(),
+            # Two dims that are equal in the example by chance must not become one symbol.
+            shapes_config.patch(use_duck_shape=False),
+        ):
+            out = fullgraph_capture(call, args, kwargs)
+        if out.backend_input is None:
+            raise _DynamoCannot(CaptureError("no operators"), "its forward calls no tensor operator")
+        graph = out.backend_input.graph_module
+        seen: dict[str, Any] = {}
+
+        def stand_in(*values: Any) -> tuple[Any, ...]:
+            seen["inputs"] = values
+            node = next(iter(reversed(graph.graph.nodes)))
+            seen["outputs"] = tuple(
+                item.meta["example_value"] if isinstance(item, fx.Node) else item for item in node.args[0]
+            )
+            return seen["outputs"]  # type: ignore[no-any-return]
+
+        run = out.forward_callable(compiled_fn=stand_in, extra_globals=out.graph_capture_output.f_globals)
+        _, root = get_traced_fn(call)
+        result = run(*(() if root is None else (root,)), *args, **kwargs)
+    except (_DynamoCannot, CaptureError):
+        raise
+    except Exception as error:  # noqa: BLE001  dynamo raises whatever the model or torch raises; export may do better
+        raise _DynamoCannot(error) from error
+    finally:
+        changed = side_effects.restore(module, before)
+    side_effects.check(changed, what)
+    shape_env = out.backend_input.fake_mode.shape_env
+    return {
+        "kind": "dynamo",
+        "graph": graph,
+        **_wire(table, seen["inputs"], seen["outputs"], fakes, result, what),
+        **_examples(graph, shape_env),
+    }
+
+
+def _wire(
+    table: WeightTable,
+    inputs: tuple[Any, ...],
+    outputs: tuple[Any, ...],
+    fakes: list[torch.Tensor],
+    result: Any,
+    what: str,
+) -> dict[str, Any]:
+    leaf_of = {id(fake): index for index, fake in enumerate(fakes)}
+    bindings: list[Binding] = []
+    for value in inputs:
+        if not isinstance(value, torch.Tensor):
+            bindings.append(SizeBinding())
+        elif id(value) in leaf_of:
+            bindings.append(InputBinding(leaf_of[id(value)]))
+        else:
+            bindings.append(WeightBinding(table.get(value) or _constant(table, value, what)))
+    result_of = {id(value): index for index, value in enumerate(outputs) if isinstance(value, torch.Tensor)}
+    found = Leaves()
+    output = found.tree(result, "out")
+    results: list[OutputLeaf] = []
+    for value in found.tensors:
+        if id(value) in result_of:
+            results.append(GraphResult(result_of[id(value)]))
+        elif id(value) in leaf_of:
+            results.append(InputBinding(leaf_of[id(value)]))
+        else:
+            results.append(WeightBinding(table.get(value) or _constant(table, value, what)))
+    return {"bindings": bindings, "output": output, "results": results, "sizes": found.sizes}
+
+
+def _constant(table: WeightTable, value: torch.Tensor, what: str) -> Weight:
+    if isinstance(value, FakeTensor):
+        raise CaptureError(
+            f"{what} returns or reads a tensor that is neither an argument, a weight nor computed in its forward",
+            hint="register it as a buffer",
+        )
+    if value.device.type == "meta":
+        raise CaptureError(f"{what} reads a tensor on meta that no module owns", hint="register it as a parameter")
+    return table.add_constant(value)
+
+
+def _examples(graph: fx.GraphModule, shape_env: Any) -> dict[str, Any]:
+    """Fresh fakes for the placeholders: tracing may have changed the metadata of dynamo's own."""
+    mode = FakeTensorMode(shape_env=shape_env, allow_non_fake_inputs=True)
+    examples: list[Any] = []
+    for node in graph.graph.find_nodes(op="placeholder"):
+        value = node.meta["example_value"]
+        if isinstance(value, torch.Tensor):
+            with mode:
+                value = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+        examples.append(value)
+    return {"examples": examples, "fake_mode": mode}
+
+
+def _by_export(
+    module: nn.Module,
+    entry: Entry,
+    table: WeightTable,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    fakes: list[torch.Tensor],
+    dims: dict[int, dict[int, DimSpec]],
+    what: str,
+    problem: CaptureError,
+) -> dict[str, Any]:
+    """Non-strict export: any Python that runs, but branches are those of exporting."""
+    from torch.export.graph_signature import InputKind
+
+    if entry.method != "forward" or dims:
+        raise problem
+    before = side_effects.snapshot(module)
+    try:
+        program = torch.export.export(module, args, kwargs, strict=False)
+    except Exception as error:
+        # Where export says more than dynamo (which line branches on data), say that.
+        raise CaptureError(
+            f"{problem}; export cannot either: {_reason(error)}{error_place(error)}",
+            hint="torch.cond, torch.where or a static argument take the place of Python that depends on data",
+        ) from error
+    finally:
+        changed = side_effects.restore(module, before)
+    side_effects.check(changed, what)
+    graph = program.graph_module
+    named: dict[str, torch.Tensor] = dict(program.state_dict)
+    named.update(program.constants)
+    user = [spec.arg.name for spec in program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT]
+    order = {name: index for index, name in enumerate(user)}
+    flat = _user_leaves(args, kwargs, fakes)
+    bindings: list[Binding] = []
+    examples: list[Any] = []
+    for spec, node in zip(program.graph_signature.input_specs, graph.graph.find_nodes(op="placeholder"), strict=True):
+        value = node.meta.get("val")
+        examples.append(value)
+        if spec.kind is InputKind.USER_INPUT:
+            leaf = flat[order[spec.arg.name]]
+            bindings.append(InputBinding(leaf) if leaf is not None else SizeBinding())
+        else:
+            tensor = named[str(spec.target)]
+            bindings.append(WeightBinding(table.get(tensor) or _by_name(table, str(spec.target), tensor, what)))
+    mode = next(v.fake_mode for v in examples if isinstance(v, FakeTensor))
+    output, results = _export_output(program, table, flat, bindings)
+    return {
+        "kind": "export",
+        "graph": graph,
+        "bindings": bindings,
+        "examples": examples,
+        "fake_mode": mode,
+        "output": output,
+        "results": results,
+        "sizes": [],
+    }
+
+
+def _by_name(table: WeightTable, name: str, tensor: torch.Tensor, what: str) -> Weight:
+    for weight in table.weights():
+        if name == weight.name or name in weight.aliases:
+            return weight
+    return _constant(table, tensor, what)
+
+
+def _user_leaves(args: tuple[Any, ...], kwargs: dict[str, Any], fakes: list[torch.Tensor]) -> list[int | None]:
+    from torch.utils import _pytree as pytree
+
+    leaf_of = {id(fake): index for index, fake in enumerate(fakes)}
+    return [leaf_of.get(id(value)) for value in pytree.tree_leaves((args, kwargs))]
+
+
+def _export_output(
+    program: Any, table: WeightTable, flat: list[int | None], bindings: list[Binding]
+) -> tuple[Tree, list[OutputLeaf]]:
+    """Unflattens markers through export's own tree, so that containers come out as the model made them."""
+    from torch.export.graph_signature import ConstantArgument
+    from torch.utils import _pytree as pytree
+
+    del table, flat
+    names = [node.name for node in program.graph_module.graph.find_nodes(op="placeholder")]
+    results: list[OutputLeaf] = []
+    marks: list[Any] = []
+    leaves: dict[int, int] = {}
+    keep: list[torch.Tensor] = []
+    for index, spec in enumerate(program.graph_signature.output_specs):
+        if spec.kind.name != "USER_OUTPUT":
+            continue
+        if isinstance(spec.arg, ConstantArgument):
+            marks.append(spec.arg.value)
+            continue
+        mark = torch.empty(0)
+        keep.append(mark)
+        leaves[id(mark)] = len(results)
+        marks.append(mark)
+        bound = bindings[names.index(spec.arg.name)] if spec.arg.name in names else GraphResult(index)
+        results.append(GraphResult(index) if isinstance(bound, SizeBinding) else bound)
+    value = pytree.tree_unflatten(marks, program.call_spec.out_spec)
+    found = Leaves()
+    output = found.tree(value, "out")
+    return output, [results[leaves[id(mark)]] for mark in found.tensors]
+
+
+def _reason(error: BaseException) -> str:
+    text = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return text[:300]
+
+
+__all__ = [
+    "Binding",
+    "Captured",
+    "GraphResult",
+    "InputBinding",
+    "Leaf",
+    "SizeBinding",
+    "WeightBinding",
+    "capture",
+    "dynamo_settings",
+]

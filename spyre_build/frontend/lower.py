@@ -1,0 +1,94 @@
+"""One lowering for every door: functional ATen, traced once, with our own named decomposition table.
+
+Composite operators are taken apart by torch's dispatcher as for a CPU without gradients (so attention becomes
+`_scaled_dot_product_flash_attention_for_cpu`); mutations of inputs come out as `copy_` at the end.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+from torch._dispatch.python import enable_python_dispatcher
+from torch._subclasses import FakeTensorMode
+from torch.fx import traceback as fx_traceback
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from spyre_build.errors import CaptureError
+from spyre_build.frontend.origins import error_place
+
+DECOMPOSITIONS = "cpu-inference/1"
+"""Name of the table below; part of the manifest's partition record."""
+
+
+def _grouped_mm(inputs: torch.Tensor, weight: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
+    """transformers' grouped matrix product in plain ATen: rows (S, K), experts (E, K, M), ends of groups (E,).
+
+    transformers' own is Python that loops over data, which no node could run without transformers; `aten::_grouped_mm`
+    takes bfloat16 alone. Few rows gather their experts, many rows go through every expert and keep what is theirs.
+    """
+    rows, experts = inputs.shape[0], weight.shape[0]
+    number = torch.arange(rows, dtype=offs.dtype, device=inputs.device)
+    expert = (number.unsqueeze(1) >= offs.unsqueeze(0)).sum(1)
+    zeros = torch.zeros(rows, weight.shape[2], dtype=inputs.dtype, device=inputs.device)
+    if isinstance(rows, int) and rows <= experts:
+        chosen = weight.index_select(0, expert.clamp(max=experts - 1))
+        product = torch.bmm(inputs.unsqueeze(1), chosen).squeeze(1)
+        return torch.where((expert < experts).unsqueeze(1), product, zeros)
+    for index in range(experts):
+        zeros = torch.where((expert == index).unsqueeze(1), inputs.mm(weight[index]), zeros)
+    return zeros
+
+
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """Operators replaced while lowering, besides what torch's dispatcher takes apart by itself."""
+    table: dict[Any, Callable[..., Any]] = {}
+    if "transformers::grouped_mm_fallback" in _library_operators():
+        table[torch.ops.transformers.grouped_mm_fallback.default] = _grouped_mm
+    return table
+
+
+def _library_operators() -> set[str]:
+    names = torch._C._dispatch_get_all_op_names()  # noqa: SLF001  no public list of operators
+    return {name for name in names if name.startswith("transformers::")}
+
+
+def lower(graph: fx.GraphModule, examples: list[Any], mode: FakeTensorMode, what: str) -> fx.GraphModule:
+    """Traces a captured graph into functional ATen.
+
+    Args:
+        graph: at torch's level or export's; a flat tuple of results.
+        examples: fake tensors of `mode` and sizes, one a placeholder.
+        mode: holds the symbols.
+        what: names the entry in errors.
+
+    Returns:
+        A graph with the same placeholders and results. Trailing `aten.copy_` nodes write placeholders.
+
+    Raises:
+        CaptureError: an operator cannot be traced on fake tensors.
+    """
+
+    def interpret(*values: Any) -> Any:
+        with fx_traceback.preserve_node_meta():
+            return fx.Interpreter(graph).run(*values)
+
+    functional = torch.func.functionalize(interpret, remove="mutations")
+    loggers = [logging.getLogger(name) for name in ("torch.fx.experimental", "torch._subclasses.fake_tensor")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        with torch.no_grad(), mode, enable_python_dispatcher():
+            return make_fx(
+                functional, decomposition_table=decompositions(), tracing_mode="real", _allow_non_fake_inputs=True
+            )(*examples)
+    except Exception as error:
+        text = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise CaptureError(f"{what} cannot be lowered to ATen: {text[:300]}{error_place(error)}") from error
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
