@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from spyre_build.errors import BuildNotFoundError, UsageError
 from spyre_cache.codec import Record, decode, encode
+from spyre_cache.digest import Digest  # noqa: TC001  msgspec reads the annotations
 from spyre_cache.errors import BlobNotFoundError, InvalidRecordError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from spyre_cache.cache import Cache
-    from spyre_cache.digest import Digest
 
 MAX_BUILD_BYTES = 16 << 20
 _KEY = re.compile(r"[0-9a-f]{64}")

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from spyre_build.errors import TensorFileError, UsageError
+from spyre_build.errors import MissingPieceError, TensorFileError, UsageError
 from spyre_build.golden import golden_tensors, verification_of
 from spyre_build.inspection import read_manifest
 from spyre_build.tensorfile import read_tensors, write_tensors
 from spyre_cache.objects.fragment import SymSpec, TensorSpec
 from spyre_cache.objects.program import Leaf, Plain, Tree
 from spyre_runtime import trees
+from spyre_runtime.errors import MissingPieceError as RuntimeMissingPieceError
+from spyre_runtime.load import LoadedModel, load
 from spyre_runtime.plain import from_plain, show, to_plain
 from spyre_runtime.vocabulary import DTYPES
 
@@ -164,10 +166,8 @@ def run(
     program = choose_program(manifest, entry, tensors)
     args, kwargs = call_arguments(program, tensors)
 
-    from spyre_runtime.load import load
-
     start = time.perf_counter()
-    model = load(cache, digest, device=device, weights=weights, policy=policy, plain=True)
+    model = loaded_model(cache, digest, manifest, device=device, weights=weights, policy=policy)
     loaded = time.perf_counter()
     for call in before:
         golden_call(cache, manifest, model, call)
@@ -190,6 +190,24 @@ def run(
     }
 
 
+def loaded_model(
+    cache: Cache, digest: Digest, manifest: Manifest, *, device: str, weights: Path | None, policy: str
+) -> LoadedModel:
+    """A model ready to run, its results in plain containers.
+
+    Raises:
+        MissingPieceError: under `strict`; says which ingredient differs from the nearest piece in the cache.
+        SpyreRuntimeError: it cannot be loaded here.
+    """
+    try:
+        return load(cache, digest, device=device, weights=weights, policy=policy, plain=True)
+    except RuntimeMissingPieceError as error:
+        from spyre_build.misses import nearest_to_missing
+
+        near = nearest_to_missing(cache, manifest, error.fragment, error.target)
+        raise MissingPieceError(f"{error}{near}") from None
+
+
 def _recorded(
     cache: Cache, digest: Digest, manifest: Manifest, entry: str | None
 ) -> tuple[str, tuple[GoldenCall, ...], dict[str, torch.Tensor]]:
@@ -199,7 +217,7 @@ def _recorded(
         raise UsageError(
             "this model has no recorded inputs (it was submitted without weights)", hint="pass some with --inputs"
         )
-    wanted = entry if entry is not None else manifest.programs[0].name
+    wanted = choose_program(manifest, entry if entry is not None else manifest.programs[0].name, {}).name
     for sequence in verification.sequences:
         for position, call in enumerate(sequence):
             if call.entry == wanted:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from spyre_cache.cache import Cache
     from spyre_cache.digest import Digest
     from spyre_cache.objects.action import Action
+    from spyre_cache.objects.manifest import Manifest
 
 MAX_CANDIDATES = 2000
 
@@ -64,9 +65,17 @@ class Library:
         self.features = lru_cache(maxsize=MAX_CANDIDATES)(self._features)
 
     def candidates(self, without: Collection[str]) -> list[Action]:
-        """Actions whose document is here, but for some keys; at most `MAX_CANDIDATES`."""
-        keys = (key for key in self._cache.actions.described() if key not in without)
+        """Actions that have a good result here and whose document is known, but for some keys."""
+        keys = (key for key in self._cache.actions.described() if key not in without and self._is_built(key))
         return [action for key in islice(keys, MAX_CANDIDATES) if (action := self.action(key)) is not None]
+
+    def _is_built(self, key: str) -> bool:
+        result = self._cache.actions.peek(key)
+        return (
+            result is not None
+            and result.status == "ok"
+            and not self._cache.blobs.missing(output.digest for output in result.outputs)
+        )
 
     def _action(self, key: str) -> Action | None:
         try:
@@ -119,6 +128,20 @@ def explain_miss(cache: Cache, fragment: Digest, target: str, key: str) -> Expla
     library = Library(cache)
     entry = BuildAction(fragment=fragment, target=target, key=key)
     return _explain(library, entry, library.candidates({key}), argument_names())
+
+
+def nearest_to_missing(cache: Cache, manifest: Manifest, fragment: str, target: str) -> str:
+    """Words to end the error about a missing piece with: what there is that is nearest, and what differs; or none."""
+    for artifact in manifest.artifacts:
+        digest = manifest.fragments[artifact.fragment]
+        if str(digest) == fragment and artifact.target == target:
+            found = explain_miss(cache, digest, target, artifact.action)
+            if found.differences:
+                said = "; ".join(difference.text for difference in found.differences[:3])
+                more = len(found.differences) - 3
+                return f"; the nearest in the cache is action {found.near[:12]}: {said}" + f"; {more} more" * (more > 0)
+            return "; nothing in the cache is near it"
+    return ""
 
 
 def _explain(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import secrets
 import tempfile
 import time
 import traceback
@@ -92,7 +93,7 @@ def save_traceback(error: BaseException) -> Path | None:
     base = os.environ.get("XDG_STATE_HOME", "")
     home = Path(base) if base.startswith("/") else Path.home() / ".local" / "state"
     text = "".join(traceback.format_exception(error))
-    name = f"crash-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.txt"
+    name = f"crash-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{secrets.token_hex(3)}.txt"
     for folder in (home / "spyre-build", Path(tempfile.gettempdir())):
         try:
             folder.mkdir(parents=True, exist_ok=True)

@@ -206,6 +206,5 @@ def findings_lines(data: Mapping[str, Any]) -> list[str]:
 def collection_lines(data: Mapping[str, Any]) -> list[str]:
     """What `cache gc` removed."""
     verb = "would remove" if data["dry_run"] else "removed"
-    return [
-        f"{verb} {data['blobs']} blobs and {data['actions']} results, {size(data['bytes'])}; kept {data['kept']} blobs"
-    ]
+    gone = f"{verb} {data['blobs']} blobs and {data['actions']} results, {size(data['blob_bytes'])}"
+    return [f"{gone}; kept {data['kept_blobs']} blobs"]

@@ -26,8 +26,8 @@ def tensor(*shape, dtype="float32", stride=None):
     return TensorSpec(dtype=dtype, shape=tuple(shape), stride=tuple(stride))
 
 
-def call(op, *args, results=None, **kwargs):
-    return Node(op=op, args=args, kwargs=tuple(sorted(kwargs.items())), results=results or (tensor(2, 64),))
+def call(op, *args, results=None, pack="single", **kwargs):
+    return Node(op=op, args=args, kwargs=tuple(sorted(kwargs.items())), results=results or (tensor(2, 64),), pack=pack)
 
 
 def layer(eps=1e-5, *, dtype="float32", before=(), symbols=()):
@@ -47,6 +47,7 @@ def layer(eps=1e-5, *, dtype="float32", before=(), symbols=()):
         Ref(v=2),
         FloatArg.of(eps),
         results=(tensor(2, 64), tensor(2, 1), tensor(2, 1)),
+        pack="seq",
     )
     add = call("aten::add.Tensor", Ref(v=value), Ref(v=last))
     graph = Graph(
