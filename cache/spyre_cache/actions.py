@@ -59,13 +59,11 @@ class ActionCache:
             InvalidRecordError: the key is not 64 hex digits.
         """
         path = self._path(key)
+        self._root.hold([key])
         result = self._read(path, key)
         if result is None or not self._is_valid(path, result):
             return None
-        if result.status == "ok" and not self._root.read_only:
-            # Use is what keeps an unreferenced result from collection. The age of a failure must not change.
-            with suppress(OSError):
-                self._root.fs.touch(path)
+        self._used(path, result)
         return result
 
     def put(self, result: ActionResult) -> ActionResult:
@@ -79,6 +77,7 @@ class ActionCache:
         """
         path = self._path(result.action)
         _check(result)
+        self._root.hold([result.action])
         self._blobs.flush()
         absent = self._blobs.missing(_outputs(result))
         if absent:
@@ -95,13 +94,23 @@ class ActionCache:
                 return result
             if not there.agrees(result):
                 self._record_event(there, result)
+            self._used(path, there)
             return there
+
+    def _used(self, path: Path, result: ActionResult) -> None:
+        """Use is what keeps an unreferenced result from collection. The age of a failure must not change."""
+        if result.status == "ok" and not self._root.read_only:
+            with suppress(OSError):
+                self._root.fs.touch(path)
 
     def describe(self, action: Action) -> Digest:
         """Stores an action's document, so that `document` finds it by key; gives the blob's digest."""
-        data = encode(action)
-        digest = self._blobs.put(data)
-        self._root.create(self._document_path(action.key()), encode(Documented(document=digest)))
+        key = action.key()
+        self._root.hold([key])
+        digest = self._blobs.put(encode(action))
+        if not self._root.create(self._document_path(key), encode(Documented(document=digest))):
+            with suppress(OSError):
+                self._root.fs.touch(self._document_path(key))
         return digest
 
     def document(self, key: str) -> Action | None:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from spyre_cache.cache import Cache
     from spyre_cache.digest import Digest
 
+_NAMED = ("actions", "documents", "manifests", "statements", "events")  # in the order in which they are dropped
 _PRINTED = re.compile(r"blake3:([0-9a-f]{64})")
 
 
@@ -83,10 +84,10 @@ class _Marks:
                 self._manifest(digest)
         self._at_work()
         for key in cache.actions.stored_keys():
-            if self._is_young(cache.path / "actions" / key[:2] / key):
+            if key in self.hashes or self._is_young(cache.path / "actions" / key[:2] / key):
                 self._action(key)
         for key in cache.actions.described():
-            if self._is_young(cache.path / "documents" / key[:2] / key):
+            if key in self.hashes or self._is_young(cache.path / "documents" / key[:2] / key):
                 self._action(key)
 
     def _at_work(self) -> None:
@@ -154,6 +155,14 @@ class _Marks:
                 continue
             self._hashes(_mentioned(data))
 
+    def names(self, kind: str, path: Path) -> bool:
+        """Whether a file under `actions/`, `manifests/` and so on is of something reachable."""
+        if kind in {"actions", "documents"}:
+            return path.name in self.actions or path.name in self.hashes
+        if kind == "manifests":
+            return path.name in self.manifests or path.name in self.hashes
+        return path.parent.name in (self.actions if kind == "events" else self.described)
+
     def _is_young(self, path: Path) -> bool:
         return _age(path) < self._grace
 
@@ -164,6 +173,7 @@ class _Collection:
         self._root = cache.root
         self._grace = grace
         self._dry_run = dry_run
+        self._dropped: list[tuple[str, Path, bytes]] = []
         self._actions = self._manifests = self._blobs = self._bytes = self._kept = 0
 
     def run(self) -> Collected:
@@ -172,9 +182,8 @@ class _Collection:
         marks = _Marks(self._cache, self._grace)
         self._names(marks)
         aside = self._set_aside(marks)
-        if not self._dry_run and aside:
-            self._remove(aside)
         if not self._dry_run:
+            self._remove(aside)
             self._tidy()
         return Collected(
             dry_run=self._dry_run,
@@ -194,21 +203,30 @@ class _Collection:
 
     def _names(self, marks: _Marks) -> None:
         """Removes results, then registrations and statements, of what is not reachable, durably, before any blob."""
-        for kind, keep in (("actions", marks.actions), ("documents", marks.actions), ("manifests", marks.manifests)):
+        for kind in _NAMED:
             for path in self._below(kind):
-                if path.name not in keep and _age(path) >= self._grace:
-                    self._actions += kind == "actions"
-                    self._manifests += kind == "manifests"
-                    self._drop(path)
-        for kind, keep in (("statements", marks.described), ("events", marks.actions)):
-            for path in self._below(kind):
-                if path.parent.name not in keep and _age(path) >= self._grace:
-                    self._drop(path)
+                if marks.names(kind, path) or _age(path) < self._grace:
+                    continue
+                self._actions += kind == "actions"
+                self._manifests += kind == "manifests"
+                if not self._dry_run:
+                    self._dropped.append((kind, path, self._root.read(path) or b""))
+                    self._root.remove(path)
         self._root.flush()
 
-    def _drop(self, path: Path) -> None:
-        if not self._dry_run:
-            self._root.remove(path)
+    def _mark_again(self) -> _Marks:
+        """Marks until no name that was dropped turns out to be in use after all."""
+        while True:
+            marks = _Marks(self._cache, self._grace)
+            back = [item for item in self._dropped if marks.names(item[0], item[1])]
+            if not back:
+                return marks
+            for item in back:
+                kind, path, data = item
+                self._root.create(path, data)
+                self._actions -= kind == "actions"
+                self._manifests -= kind == "manifests"
+                self._dropped.remove(item)
 
     def _below(self, kind: str) -> Iterator[Path]:
         directory = self._cache.path / kind
@@ -232,8 +250,8 @@ class _Collection:
 
     def _remove(self, aside: list[Path]) -> None:
         """The second marking decides; manifests are gone for good before their pieces begin to go."""
-        marks = _Marks(self._cache, self._grace)
-        known = {digest.hash for digest in self._cache.refs.manifests()}
+        marks = self._mark_again()
+        known = {path.name for kind, path, _ in self._dropped if kind == "manifests"}
         doomed: list[Path] = []
         for path in aside:
             trashed = self._cache.path / "trash" / path.name
@@ -245,8 +263,9 @@ class _Collection:
                 self._root.fs.fsync_dir(path.parent)
             else:
                 doomed.append(trashed)
-        self._unlink(doomed, lambda path: path.name.removesuffix(".z") in known)
-        self._unlink(doomed, lambda path: path.name.removesuffix(".z") not in known)
+        if doomed:
+            self._unlink(doomed, lambda path: path.name.removesuffix(".z") in known)
+            self._unlink(doomed, lambda path: path.name.removesuffix(".z") not in known)
 
     def _unlink(self, paths: list[Path], chosen: Callable[[Path], bool]) -> None:
         for path in paths:

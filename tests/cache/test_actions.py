@@ -132,7 +132,9 @@ def test_damaged_entry_is_a_miss_set_aside_and_replaced(cache, damage):
         moved.parent.mkdir()
         path.rename(moved)
         assert cache.actions.get(key) is None
-    if damage != "flip":  # a flipped bit of base64 may still be a result of the same key; `verify` of signatures comes later
+    if (
+        damage != "flip"
+    ):  # a flipped bit of base64 may still be a result of the same key; `verify` of signatures comes later
         assert cache.actions.get(key_of(1)) is None
         assert cache.actions.put(stored) == stored
     assert cache.stats().quarantined <= 1
