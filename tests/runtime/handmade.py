@@ -190,7 +190,7 @@ def put_manifest(cache, programs, fragments, weights=(), artifacts=(), targets=(
         weights=tuple(weights),
         targets=tuple(targets),
         partition="whole",
-        torch=torch.__version__,
+        torch=str(torch.__version__),
         **{"weight_mode": "store", **fields},
     )
     return cache.blobs.put(encode(manifest))
