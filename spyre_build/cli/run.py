@@ -44,12 +44,15 @@ def run(
     _json: JsonOption = False,
 ) -> Result:
     """Run a precompiled model; nothing is compiled by surprise."""
-    from spyre_build import calling
     from spyre_build.cli.opening import open_cache, settings_of
     from spyre_build.cli.present import run_lines
+    from spyre_build.inspection import resolve
 
     settings = settings_of(cache, policy=policy)
     opened = open_cache(cache)
+    resolve(opened, ref)  # a wrong word is answered before torch is imported
+    from spyre_build import calling
+
     data = calling.run(
         opened,
         ref,
