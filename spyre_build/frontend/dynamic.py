@@ -133,7 +133,9 @@ def mark_dynamic(fake: torch.Tensor, dims: dict[int, DimSpec]) -> None:
         if spec.may_be_static:
             torch._dynamo.maybe_mark_dynamic(fake, dim)
         else:
-            torch._dynamo.mark_dynamic(fake, dim, min=spec.min, max=spec.max)
+            from torch.utils._sympy.numbers import int_oo
+
+            torch._dynamo.mark_dynamic(fake, dim, min=spec.min, max=int_oo if spec.max is None else spec.max)
 
 
 def bucket_entry(entry: Entry, bucket: Mapping[str, int], dims: dict[int, dict[int, DimSpec]], what: str) -> Entry:

@@ -14,10 +14,12 @@ import torch
 from torch import fx
 from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses import FakeTensorMode
+from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 from torch.fx import traceback as fx_traceback
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils import _pytree as pytree
 
-from spyre_build.errors import CaptureError
+from spyre_build.errors import BuildError, CaptureError, UnsupportedError
 from spyre_build.frontend.origins import error_place
 
 DECOMPOSITIONS = "cpu-inference/1"
@@ -56,6 +58,37 @@ def _library_operators() -> set[str]:
     return {name for name in names if name.startswith("transformers::")}
 
 
+def _functional(run: Callable[..., Any], what: str) -> Callable[..., Any]:
+    """`run` without mutations: what it wrote to its inputs is written at the end, by `copy_`.
+
+    Python's functionalisation, not C++'s (`torch.func.functionalize`): that one reads symbolic sizes as numbers.
+    """
+
+    def inner(*values: Any) -> Any:
+        above = torch._C._ExcludeDispatchKeyGuard(  # noqa: SLF001  as torch's own dispatch_functionalize does
+            torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)  # noqa: SLF001
+        )
+        with above, FunctionalTensorMode():
+            wrapped = [FunctionalTensor.to_functional(v) if isinstance(v, torch.Tensor) else v for v in values]
+            results = pytree.tree_map_only(FunctionalTensor, FunctionalTensor.from_functional, run(*wrapped))
+            updates = []
+            for value, item in zip(values, wrapped, strict=True):
+                if not isinstance(item, FunctionalTensor):
+                    continue
+                if torch._functionalize_has_metadata_mutation(item.elem):  # type: ignore[attr-defined]  # noqa: SLF001
+                    raise UnsupportedError(
+                        f"{what} changes the shape or strides of an argument or weight in place",
+                        hint="assign the result to a new name (x = x.t() instead of x.t_())",
+                    )
+                if torch._functionalize_has_data_mutation(item.elem):  # type: ignore[attr-defined]  # noqa: SLF001
+                    updates.append((value, item.from_functional()))
+        for value, update in updates:
+            value.copy_(update)
+        return results
+
+    return inner
+
+
 def lower(graph: fx.GraphModule, examples: list[Any], mode: FakeTensorMode, what: str) -> fx.GraphModule:
     """Traces a captured graph into functional ATen.
 
@@ -76,7 +109,6 @@ def lower(graph: fx.GraphModule, examples: list[Any], mode: FakeTensorMode, what
         with fx_traceback.preserve_node_meta():
             return fx.Interpreter(graph).run(*values)
 
-    functional = torch.func.functionalize(interpret, remove="mutations")
     loggers = [logging.getLogger(name) for name in ("torch.fx.experimental", "torch._subclasses.fake_tensor")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -84,8 +116,10 @@ def lower(graph: fx.GraphModule, examples: list[Any], mode: FakeTensorMode, what
     try:
         with torch.no_grad(), mode, enable_python_dispatcher():
             return make_fx(
-                functional, decomposition_table=decompositions(), tracing_mode="real", _allow_non_fake_inputs=True
+                _functional(interpret, what), decomposition_table=decompositions(), tracing_mode="real", _allow_non_fake_inputs=True
             )(*examples)
+    except BuildError:
+        raise
     except Exception as error:
         text = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise CaptureError(f"{what} cannot be lowered to ATen: {text[:300]}{error_place(error)}") from error

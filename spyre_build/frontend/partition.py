@@ -1,6 +1,6 @@
 """Where a model is cut: at calls of repeated blocks, found from the module calls that each node carries.
 
-A pass with a text form, `blocks(max-nodes=600,min-nodes=4)`. Its result is a list of regions, each a list of node
+A pass with a text form, `blocks(max-nodes=600,min-nodes=3)`. Its result is a list of regions, each a list of node
 indices; regions follow each other in topological order and cover every node once.
 """
 
@@ -32,7 +32,7 @@ class BlockPartition:
     """
 
     max_nodes: int = 600
-    min_nodes: int = 4
+    min_nodes: int = 3
 
     @classmethod
     def parse(cls, text: str) -> BlockPartition:
