@@ -78,10 +78,15 @@ def _open(path: str, what: str) -> Call:
         raise ArtifactError(f"{what} cannot be loaded: {_first_line(error)}") from error
     run = runner.run
     tensor, int64 = torch.tensor, torch.int64
+    # A run holds the GIL, but an operator written in Python gives it up half way: a second thread would then wait for
+    # the container's only instance with the GIL in its hands, for ever. This lock waits without it.
+    lock = threading.Lock()
 
     def call(inputs: Sequence[Any]) -> list[Any]:
+        prepared = [tensor(v, dtype=int64) if type(v) is int else v for v in inputs]
         try:
-            return run([tensor(v, dtype=int64) if type(v) is int else v for v in inputs])  # type: ignore[no-any-return]
+            with lock:
+                return run(prepared)  # type: ignore[no-any-return]
         except RuntimeError as error:
             raise ArtifactError(f"{what} failed while it ran: {_first_line(error)}") from error
 
