@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from spyre_build.events import Events
     from spyre_cache.cache import Cache
     from spyre_cache.digest import Digest
     from spyre_cache.objects.manifest import Manifest
@@ -145,6 +146,7 @@ def run(
     outputs: Path | None,
     weights: Path | None,
     policy: str,
+    events: Events | None = None,
 ) -> dict[str, Any]:
     """Loads a model, calls it once, and describes the results; without `inputs`, with the recorded ones.
 
@@ -167,7 +169,7 @@ def run(
     args, kwargs = call_arguments(program, tensors)
 
     start = time.perf_counter()
-    model = loaded_model(cache, digest, manifest, device=device, weights=weights, policy=policy)
+    model = loaded_model(cache, digest, manifest, device=device, weights=weights, policy=policy, events=events)
     loaded = time.perf_counter()
     for call in before:
         golden_call(cache, manifest, model, call)
@@ -191,7 +193,14 @@ def run(
 
 
 def loaded_model(
-    cache: Cache, digest: Digest, manifest: Manifest, *, device: str, weights: Path | None, policy: str
+    cache: Cache,
+    digest: Digest,
+    manifest: Manifest,
+    *,
+    device: str,
+    weights: Path | None,
+    policy: str,
+    events: Events | None = None,
 ) -> LoadedModel:
     """A model ready to run, its results in plain containers.
 
@@ -199,6 +208,12 @@ def loaded_model(
         MissingPieceError: under `strict`; says which ingredient differs from the nearest piece in the cache.
         SpyreRuntimeError: it cannot be loaded here.
     """
+    if policy == "build":
+        from spyre_build.completing import complete
+
+        policy = "strict"
+        if device == "cpu":
+            digest = complete(cache, digest, manifest, events=events)
     try:
         return load(cache, digest, device=device, weights=weights, policy=policy, plain=True)
     except RuntimeMissingPieceError as error:

@@ -51,18 +51,20 @@ def run(
     settings = settings_of(cache, policy=policy)
     opened = open_cache(cache)
     resolve(opened, ref)  # a wrong word is answered before torch is imported
-    from spyre_build import calling
+    from spyre_build import calling, progress
 
-    data = calling.run(
-        opened,
-        ref,
-        device=device,
-        entry=entry,
-        inputs=inputs,
-        outputs=outputs,
-        weights=weights,
-        policy=settings.policy,
-    )
+    with progress.display() as events:
+        data = calling.run(
+            opened,
+            ref,
+            device=device,
+            entry=entry,
+            inputs=inputs,
+            outputs=outputs,
+            weights=weights,
+            policy=settings.policy,
+            events=events,
+        )
     return Result(data=data, lines=run_lines(data))
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from models import TARGET, eager, open_cache, put_model, weights
+from msgspec.structs import replace
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
@@ -145,8 +146,6 @@ def test_verify_artifact_of_another_fragment_names_the_fragment(cache_path):
     with open_cache(cache_path) as cache:
         right = cache.manifest(cache.refs.resolve("layer:1"))
         wrong = cache.manifest(put_model(cache, eps=0.25, build_id="build-2"))
-        from msgspec.structs import replace
-
         swapped = replace(
             right, artifacts=(replace(right.artifacts[0], outputs=wrong.artifacts[0].outputs),)
         )  # fmt: skip
@@ -268,3 +267,33 @@ def test_cache_verify_damage_is_a_finding_and_repair_sets_it_aside(cache_path):
     assert found["findings"][0]["kind"] == "corrupt"
     call("cache", "verify", "--repair", "--cache", cache_path)
     assert not path.exists()
+
+
+def test_artifact_gone_strict_names_what_is_near_and_policy_build_makes_it_again(cache_path):
+    with open_cache(cache_path) as cache:
+        manifest = cache.manifest(cache.refs.resolve("layer:1"))
+        put_model(cache, eps=1e-6, build_id="build-2")
+        assert cache.blobs.delete(manifest.artifacts[0].outputs[0].digest)
+    error = call("run", "layer:1", "--cache", cache_path, code=3)["error"]
+    assert manifest.fragments[0].short in error
+    assert "layer norm epsilon 1e-06 → 1e-05" in error
+    with pytest.warns(RuntimeWarning, match="interpreted"):
+        call("run", "layer:1", "--policy", "fetch", "--cache", cache_path)
+    found = call("run", "layer:1", "--policy", "build", "--cache", cache_path)
+    assert found["manifest"] == str(manifest.digest())
+    # Compiled again to the same bytes, so the same manifest is whole again.
+    assert call("verify", "layer:1", "--cache", cache_path)["ok"]
+    call("run", "layer:1", "--cache", cache_path)
+
+
+def test_model_without_this_hosts_target_policy_build_adds_it(cache_path, tmp_path):
+    with open_cache(cache_path) as cache:
+        bare = replace(cache.manifest(cache.refs.resolve("layer:1")), artifacts=(), targets=("cpu/aarch64",))
+        digest = cache.put_manifest(bare)
+    x = torch.randn(2, 64)
+    save_file({"x": x}, tmp_path / "in.safetensors")
+    words = ["run", digest, "--inputs", tmp_path / "in.safetensors", "--cache", cache_path]
+    assert "cpu/aarch64" in call(*words, code=1)["error"]
+    found = call(*words, "--policy", "build", "--outputs", tmp_path / "out.safetensors")
+    assert torch.allclose(load_file(tmp_path / "out.safetensors")["out.hidden"], eager(x, 1e-5), atol=1e-5)
+    assert found["plain"] == {"out.note": 3}
