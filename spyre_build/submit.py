@@ -1,0 +1,496 @@
+"""`submit`: capture, plan, look up, compile, verify, publish."""
+
+from __future__ import annotations
+
+import random
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+import torch
+
+from spyre_build import builds
+from spyre_build.errors import BuildError, UsageError, VerificationError
+from spyre_build.events import Events, NullEvents
+from spyre_build.frontend.factory import load_spec
+from spyre_build.frontend.model import Model, build_model
+from spyre_build.frontend.partition import BlockPartition
+from spyre_build.golden import attach_verification
+from spyre_build.plan import Plan, PlannedAction, choose_targets, look_up, make_plan
+from spyre_build.recording import record
+from spyre_build.spec import WEIGHT_MODES, ModelSpec, WeightMode
+from spyre_build.tensors import store_weights, used_weights
+from spyre_cache.cache import Cache
+from spyre_cache.codec import encode
+from spyre_cache.digest import Digest
+from spyre_cache.objects.action import ActionResult
+from spyre_cache.objects.fragment import Description
+from spyre_cache.objects.manifest import Artifact, Manifest
+from spyre_cache.refs import check_name, check_version
+from spyre_workers.compile import audit as audit_action
+from spyre_workers.local import LocalPool
+from spyre_workers.toolchain import toolchain
+
+if TYPE_CHECKING:
+    from spyre_cache.objects.target import Target
+
+Status = Literal["ok", "partial", "failed"]
+_NO_DATA = "golden vectors are not recorded: the model's weights are not here"
+
+
+@dataclass
+class Build:
+    """What came of a submit.
+
+    Attributes:
+        id: name of the build in its cache.
+        manifest: digest of the precompiled model; None when nothing could be published.
+        status: `partial` when some fragments failed, `failed` when all did or verification did.
+        actions: counters over distinct (fragment, target), as `records.md` defines them.
+        seconds: wall-clock time by phase.
+        peak_rss_bytes: `plan` of this process until dispatch, `compile` of the largest compiling process.
+    """
+
+    id: str
+    name: str
+    cache: str
+    manifest: Digest | None = None
+    status: Status = "failed"
+    entries: list[dict[str, Any]] = field(default_factory=list)
+    actions: dict[str, int] = field(default_factory=dict)
+    peak_rss_bytes: dict[str, int] = field(default_factory=lambda: {"plan": 0, "compile": 0})
+    seconds: dict[str, float] = field(default_factory=dict)
+    failures: list[dict[str, Any]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields of `submit --json`."""
+        return {
+            "build": self.id,
+            "manifest": None if self.manifest is None else str(self.manifest),
+            "name": self.name,
+            "status": self.status,
+            "entries": self.entries,
+            "actions": self.actions,
+            "peak_rss_bytes": self.peak_rss_bytes,
+            "seconds": self.seconds,
+            "failures": self.failures,
+            "notes": self.notes,
+        }
+
+
+def submit(
+    spec: Any,
+    *,
+    targets: Sequence[str] | None = None,
+    tag: str | None = None,
+    weights: WeightMode = "store",
+    cache: Cache | str | Path | None = None,
+    jobs: int | None = None,
+    audit: float = 0.0,
+    partition: str | BlockPartition | None = None,
+    events: Events | None = None,
+    seq: int = 64,
+    batch: int = 1,
+    salt: str = "",
+) -> Build:
+    """Compiles a model with no device.
+
+    Args:
+        spec: a SPEC string, a directory with a `config.json`, a ModelSpec, `(module, args)` or `(module, args, kwargs)`.
+        targets: target names; by default the highest CPU level of this host.
+        tag: `name` or `name:version` to release the result under; a bare name takes the next whole number.
+        weights: `store` keeps tensors in the cache, `external` their names and shapes, `none` nothing at all.
+        cache: a cache or its path; by default the settings'.
+        jobs: compilations side by side.
+        audit: share of compiled fragments, in percent, that are compiled once more and compared.
+        partition: text form of the partition pass.
+        events: hears what happens.
+        seq: tokens of the example, for a `config.json`.
+        batch: sequences of the example, for a `config.json`.
+        salt: keeps a tenant's keys apart.
+
+    Raises:
+        BuildError: the model cannot be built at all; failed fragments are reported in the Build instead.
+        CacheError: the cache cannot be used.
+    """
+    if weights not in WEIGHT_MODES:
+        raise UsageError(f"weights is one of {', '.join(WEIGHT_MODES)}, not {weights!r}")
+    release = _parse_tag(tag)
+    with ExitStack() as stack:
+        if not isinstance(cache, Cache):
+            if cache is None:
+                from spyre_build.config import load_settings
+
+                cache = load_settings().cache
+            cache = stack.enter_context(Cache.open(cache))
+        return _Submission(
+            spec, targets, release, weights, cache, jobs, audit, partition, events or NullEvents(), seq, batch, salt
+        ).run()
+
+
+def _parse_tag(tag: str | None) -> tuple[str, str] | None:
+    if tag is None:
+        return None
+    name, _, version = tag.partition(":")
+    check_name(name)
+    if version:
+        check_version(version)
+    return name, version
+
+
+class _Submission:
+    """One run of `submit`; phases in order, each with its time."""
+
+    def __init__(
+        self,
+        spec: Any,
+        targets: Sequence[str] | None,
+        release: tuple[str, str] | None,
+        weights: WeightMode,
+        cache: Cache,
+        jobs: int | None,
+        audit: float,
+        partition: str | BlockPartition | None,
+        events: Events,
+        seq: int,
+        batch: int,
+        salt: str,
+    ) -> None:
+        self.words, self.release, self.weights, self.cache = spec, release, weights, cache
+        self.jobs, self.audit, self.events, self.salt = jobs, audit, events, salt
+        self.seq, self.batch = seq, batch
+        self.partition = partition if isinstance(partition, BlockPartition) else BlockPartition.parse(partition or "blocks")
+        self.target_names = targets
+        self.build = Build(id=_new_id(), name="", cache=str(cache.path))
+        self.record = builds.BuildRecord(
+            id=self.build.id, started=time.time(), spec=spec if isinstance(spec, str) else type(spec).__name__
+        )
+        self.started = self.mark = time.perf_counter()
+
+    def run(self) -> Build:
+        """Everything; the build's record is kept whatever happens."""
+        try:
+            with self.cache.lease(self.build.id):
+                self._run()
+        except BaseException as error:
+            self._keep(status="failed", error=_one_line(error))
+            raise
+        self._keep(status=self.build.status)
+        return self.build
+
+    def _phase(self, name: str) -> None:
+        self._end_phase()
+        self._current = name
+        self.events.phase(name)
+
+    _current = ""
+
+    def _end_phase(self) -> None:
+        now = time.perf_counter()
+        if self._current:
+            self.build.seconds[self._current] = self.build.seconds.get(self._current, 0.0) + now - self.mark
+        self.mark = now
+
+    def _run(self) -> None:
+        self._phase("import")
+        targets = choose_targets(self.target_names)
+        spec = load_spec(self.words, weights=self.weights, seq=self.seq, batch=self.batch)
+        self.build.name = self.release[0] if self.release else spec.name or type(spec.module).__name__.lower()
+        pool = LocalPool(
+            self.cache.blobs,
+            jobs=self.jobs,
+            imports=tuple(name for name in spec.custom_ops if "::" not in name),
+            builder=self.build.id,
+        )
+        with pool:
+            self._build(spec, targets, pool)
+        self._end_phase()
+        self.build.seconds["total"] = time.perf_counter() - self.started
+        for phase in ("import", "capture", "partition", "lookup", "compile", "publish"):
+            self.build.seconds.setdefault(phase, 0.0)
+
+    def _build(self, spec: ModelSpec, targets: Sequence[Target], pool: LocalPool) -> None:
+        self._phase("capture")
+        model = build_model(spec, self.partition)
+        self._end_phase()
+        self._current = ""
+        self.build.seconds |= model.seconds
+        self.build.notes += model.notes
+        self._phase("lookup")
+        plan = make_plan(model.pool.digests, targets, toolchain(), self.salt)
+        look_up(plan, self.cache)
+        self.events.planned(len(plan.actions), len(plan.hits))
+        self.build.peak_rss_bytes["plan"] = _peak_rss()
+        self._note_plan(plan)
+        results = dict(plan.hits)
+        if plan.missing:
+            self._phase("compile")
+            self._store_fragments(model, plan)
+            results |= self._compile(plan, pool)
+        self._count(model, plan, results)
+        self._phase("publish")
+        self._publish(spec, model, plan, results, targets)
+
+    # --- compile ---
+
+    def _store_fragments(self, model: Model, plan: Plan) -> None:
+        """Fragments and action documents, so that workers, replay and explain find them."""
+        for fragment, digest, origins in zip(
+            model.pool.fragments, model.pool.digests, model.pool.origins, strict=True
+        ):
+            self.cache.blobs.put(fragment.encoded())
+            self.cache.blobs.put(encode(Description(fragment=digest, origins=origins)))
+        for planned in plan.missing:
+            self.cache.actions.describe(planned.action)
+
+    def _compile(self, plan: Plan, pool: LocalPool) -> dict[str, ActionResult]:
+        results: dict[str, ActionResult] = {}
+        missing = {planned.key: planned for planned in plan.missing}
+        for planned in missing.values():
+            self.events.started(str(planned.action.fragment), planned.action.target.name)
+        for action, result in pool.run([planned.action for planned in missing.values()]):
+            kept = self._accept(result)
+            results[action.key()] = kept
+            self.events.finished(
+                str(action.fragment),
+                action.target.name,
+                "compiled" if kept.status == "ok" else "failed",
+                kept.statistics.seconds,
+            )
+        self._audit([missing[key] for key, result in results.items() if result.status == "ok"], results)
+        rss = [result.statistics.peak_rss_bytes for result in results.values()]
+        self.build.peak_rss_bytes["compile"] = max(rss, default=0)
+        return results
+
+    def _accept(self, result: ActionResult) -> ActionResult:
+        """The result that counts; a failure that another run might not repeat is not remembered."""
+        if result.status == "ok" or (result.failure is not None and result.failure.kind == "unsupported"):
+            return self.cache.actions.put(result)
+        return result
+
+    def _audit(self, compiled: list[PlannedAction], results: Mapping[str, ActionResult]) -> None:
+        """Compiles a sample once more.
+
+        Raises:
+            VerificationError: other bytes came.
+        """
+        if self.audit <= 0 or not compiled:
+            return
+        count = min(len(compiled), max(1, round(len(compiled) * min(self.audit, 100.0) / 100)))
+        for planned in random.Random(self.build.id).sample(compiled, count):  # noqa: S311  a sample, not a secret
+            difference = audit_action(planned.action, results[planned.key], self.cache.blobs)
+            if difference:
+                raise VerificationError(
+                    f"compiling a fragment twice must give the same bytes: {difference}",
+                    fragment=str(planned.action.fragment),
+                    hint="`spyre-build doctor` shows the compiler; report it with the log of both",
+                )
+
+    # --- results ---
+
+    def _count(self, model: Model, plan: Plan, results: Mapping[str, ActionResult]) -> None:
+        failed = [planned for planned in plan.actions if results[planned.key].status == "failed"]
+        hits = [planned for planned in plan.actions if planned.key in plan.hits and planned not in failed]
+        calls = sum(len(program.steps) for program in model.programs)
+        self.build.actions = {
+            "total": len(plan.actions),
+            "hit": len(hits),
+            "compiled": len(plan.actions) - len(hits) - len(failed),
+            "waited": 0,
+            "failed": len(failed),
+            "deduplicated": calls - len(model.pool.fragments),
+        }
+        self.build.entries = [
+            {
+                "name": program.name + "".join(f"@{dim}={size}" for dim, size in program.bucket),
+                "calls": len(program.steps),
+                "unique": len({step.fragment for step in program.steps}),
+            }
+            for program in model.programs
+        ]
+        self.build.failures = [_failure(planned, results[planned.key], model) for planned in failed]
+        self.build.status = "ok" if not failed else "failed" if len(failed) == len(plan.actions) else "partial"
+        self._note_plan(plan, results)
+
+    def _publish(
+        self,
+        spec: ModelSpec,
+        model: Model,
+        plan: Plan,
+        results: Mapping[str, ActionResult],
+        targets: Sequence[Target],
+    ) -> None:
+        if self.build.status == "failed":
+            return
+        weights = used_weights(model.programs, model.table)
+        with self.cache.blobs.batch():
+            for fragment in model.pool.fragments:
+                self.cache.blobs.put(fragment.encoded())
+            index = store_weights(self.cache, weights, self.weights)
+        manifest = Manifest(
+            programs=tuple(model.programs),
+            fragments=tuple(model.pool.digests),
+            artifacts=tuple(_artifact(planned, results[planned.key]) for planned in plan.actions
+                            if results[planned.key].status == "ok"),
+            weights=index,
+            weight_mode=self.weights,
+            targets=tuple(sorted(target.name for target in targets)),
+            custom_ops=tuple(sorted({*spec.custom_ops, *model.custom_ops})),
+            partition=model.partition,
+            torch=torch.__version__.partition("+")[0],
+        )  # fmt: skip
+        digest = self.cache.put_manifest(manifest)
+        self.build.manifest = digest
+        if self.build.status == "ok":
+            self._verify(spec, model, manifest, digest)
+        if self.build.status == "ok" and self.release is not None:
+            name, version = self.release
+            version = version or _next_version(self.cache, name, digest)
+            self.cache.refs.tag(name, version, digest)
+            self.build.name = f"{name}:{version}"
+
+    def _verify(self, spec: ModelSpec, model: Model, manifest: Manifest, digest: Digest) -> None:
+        """Replays golden vectors through what was just compiled, where this host can run it."""
+        weights = used_weights(model.programs, model.table)
+        if self.weights != "store" or not all(weight.real for weight in weights):
+            self.build.notes.append(_NO_DATA)
+            return
+        from spyre_build.verify import replay_golden
+
+        self._phase("verify")
+        names = {slot.name for program in model.programs for slot in program.slots if slot.kind == "state"}
+        written = [weight.tensor for weight in weights if weight.name in names]
+        verification = record(self.cache, spec, written)
+        attach_verification(self.cache, digest, verification)
+        if _runnable(manifest):
+            replay = replay_golden(self.cache, digest, manifest, verification)
+            if replay.findings:
+                self.build.status = "failed"
+                self.build.manifest = None
+                where = f"; first in {replay.fragment}" if replay.fragment else ""
+                self.build.failures.append(
+                    {"fragment": replay.fragment, "target": manifest.targets[0], "error": replay.findings[0], "nodes": []}
+                )
+                raise VerificationError(
+                    f"what was compiled does not give what eager gives: {replay.findings[0]}{where}",
+                    fragment=replay.fragment,
+                    hint="nothing was released; `spyre-build replay` and --device eager show which side is wrong",
+                )
+        else:
+            self.build.notes.append("not replayed: this machine cannot run any of the targets")
+        self._phase("publish")
+
+    # --- records ---
+
+    def _note_plan(self, plan: Plan, results: Mapping[str, ActionResult] | None = None) -> None:
+        actions = []
+        for planned in plan.actions:
+            result = (results or plan.hits).get(planned.key)
+            outcome: Any = "planned"
+            if result is not None:
+                outcome = "failed" if result.status == "failed" else "hit" if planned.key in plan.hits else "compiled"
+            actions.append(
+                builds.BuildAction(
+                    fragment=planned.action.fragment,
+                    target=planned.action.target.name,
+                    key=planned.key,
+                    outcome=outcome,
+                    error=result.failure.message.partition("\n")[0] if result and result.failure else "",
+                    log=result.log if result else None,
+                )
+            )
+        self.record = msgspec.structs.replace(self.record, actions=tuple(actions), name=self.build.name)
+        self._keep(status="running")
+
+    def _keep(self, *, status: Any, error: str = "") -> None:
+        self.record = msgspec.structs.replace(
+            self.record,
+            status=status,
+            name=self.build.name,
+            manifest="" if self.build.manifest is None else str(self.build.manifest),
+            summary=self.build.to_json(),
+            error=error,
+        )
+        try:
+            builds.keep(self.cache, self.record)
+        except Exception:
+            if status != "failed":  # the error that made the build fail is the one to report
+                raise
+
+
+def _runnable(manifest: Manifest) -> bool:
+    """Whether this host can run one whole target of the model."""
+    from spyre_runtime.host import lacking
+
+    for target in manifest.targets:
+        mine = [artifact for artifact in manifest.artifacts if artifact.target == target]
+        if len(mine) == len(manifest.fragments) and all(lacking(artifact.requires) is None for artifact in mine):
+            return True
+    return False
+
+
+def _artifact(planned: PlannedAction, result: ActionResult) -> Artifact:
+    assert result.requires is not None  # a success states what it needs
+    return Artifact(
+        fragment=planned.fragment,
+        target=planned.action.target.name,
+        action=planned.key,
+        outputs=result.outputs,
+        requires=result.requires,
+    )
+
+
+def _failure(planned: PlannedAction, result: ActionResult, model: Model) -> dict[str, Any]:
+    """A failed fragment in the user's words: operators with the lines of the model they come from."""
+    failure = result.failure
+    assert failure is not None  # a failed result says why
+    origins = model.pool.origins[planned.fragment]
+    nodes = []
+    for index in failure.nodes:
+        if 0 <= index < len(origins):
+            origin = origins[index]
+            place = " at " + origin.source if origin.source else ""
+            where = f" ({origin.module})" if origin.module else ""
+            nodes.append(f"{origin.op}{place}{where}")
+    return {
+        "fragment": str(planned.action.fragment),
+        "target": planned.action.target.name,
+        "kind": failure.kind,
+        "error": failure.message,
+        "nodes": nodes or list(failure.ops),
+        "action": planned.key,
+    }
+
+
+def _next_version(cache: Cache, name: str, digest: Digest) -> str:
+    """The version of this manifest under this name, or the next whole number."""
+    entries = cache.refs.releases(name)
+    for entry in entries:
+        if entry.manifest == digest:
+            return entry.version
+    numbers = [int(entry.version) for entry in entries if entry.version.isdecimal()]
+    return str(max(numbers, default=0) + 1)
+
+
+def _new_id() -> str:
+    return time.strftime("%Y%m%d-%H%M%S-", time.gmtime()) + secrets.token_hex(3)
+
+
+def _peak_rss() -> int:
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _one_line(error: BaseException) -> str:
+    text = str(error).strip().partition("\n")[0]
+    return text if isinstance(error, BuildError) else f"{type(error).__name__}: {text}"
+
+
+__all__ = ["Build", "submit"]
