@@ -11,7 +11,7 @@ from spyre_cache.objects.target import Target, Toolchain
 ACTION_CONTEXT = "spyre-build/action/v1"
 
 
-class Action(Record, kw_only=True):
+class Action(Record, frozen=True, kw_only=True):
     """Everything a compilation depends on, and nothing else. Its key is derived from these bytes, which are a blob."""
 
     schema: Literal["action/1"] = "action/1"
@@ -26,12 +26,12 @@ class Action(Record, kw_only=True):
         return derive_key(ACTION_CONTEXT, encode(self))
 
 
-class OutputFile(Record, kw_only=True):
+class OutputFile(Record, frozen=True, kw_only=True):
     name: str
     digest: Digest
 
 
-class Requires(Record, kw_only=True):
+class Requires(Record, frozen=True, kw_only=True):
     """What a host must provide to load an artifact; checked before any byte of it is mapped.
 
     Attributes:
@@ -52,7 +52,7 @@ class Requires(Record, kw_only=True):
 FailureKind = Literal["unsupported", "crash", "timeout", "out-of-memory", "infrastructure"]
 
 
-class Failure(Record, kw_only=True):
+class Failure(Record, frozen=True, kw_only=True):
     """Why an action gave nothing. Only `unsupported` is deterministic, and so may be cached.
 
     `nodes` are indices of the fragment's nodes the failure is about; `ops` their operators.
@@ -64,7 +64,7 @@ class Failure(Record, kw_only=True):
     ops: tuple[str, ...] = ()
 
 
-class Statistics(Record, kw_only=True):
+class Statistics(Record, frozen=True, kw_only=True):
     """Measurements of one compilation; seconds and bytes, not part of agreement."""
 
     seconds: float = 0.0
@@ -74,7 +74,7 @@ class Statistics(Record, kw_only=True):
     peak_rss_bytes: int = 0
 
 
-class ActionResult(Record, kw_only=True):
+class ActionResult(Record, frozen=True, kw_only=True):
     """Two results agree when status and outputs agree."""
 
     schema: Literal["action-result/1"] = "action-result/1"

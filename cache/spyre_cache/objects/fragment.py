@@ -17,7 +17,7 @@ OPSET = 1
 Dim = int | str
 
 
-class TensorSpec(Record, kw_only=True, tag="tensor", tag_field="t"):
+class TensorSpec(Record, frozen=True, kw_only=True, tag="tensor", tag_field="t"):
     """Metadata of a strided tensor. `shape` and `stride` count elements; `layout` is always spelled."""
 
     dtype: str
@@ -26,31 +26,31 @@ class TensorSpec(Record, kw_only=True, tag="tensor", tag_field="t"):
     layout: str = "strided"
 
 
-class SymSpec(Record, kw_only=True, tag="sym", tag_field="t"):
+class SymSpec(Record, frozen=True, kw_only=True, tag="sym", tag_field="t"):
     """A size computed in the graph: `kind` is int, bool or float; `expr` its value over the symbols."""
 
     kind: Literal["int", "bool", "float"]
     expr: str
 
 
-class NoneSpec(Record, kw_only=True, tag="none", tag_field="t"):
+class NoneSpec(Record, frozen=True, kw_only=True, tag="none", tag_field="t"):
     """A result that is None (some operators leave outputs empty)."""
 
 
 ValueSpec = TensorSpec | SymSpec | NoneSpec
 
 
-class Ref(Record, kw_only=True, tag="ref", tag_field="a"):
+class Ref(Record, frozen=True, kw_only=True, tag="ref", tag_field="a"):
     """Another value of the same graph, by number."""
 
     v: int
 
 
-class IntArg(Record, kw_only=True, tag="int", tag_field="a"):
+class IntArg(Record, frozen=True, kw_only=True, tag="int", tag_field="a"):
     v: int
 
 
-class FloatArg(Record, kw_only=True, tag="float", tag_field="a"):
+class FloatArg(Record, frozen=True, kw_only=True, tag="float", tag_field="a"):
     """`v` is the binary64 bits as 16 hex digits."""
 
     v: str
@@ -64,60 +64,60 @@ class FloatArg(Record, kw_only=True, tag="float", tag_field="a"):
         return bits_float(self.v)
 
 
-class ComplexArg(Record, kw_only=True, tag="complex", tag_field="a"):
+class ComplexArg(Record, frozen=True, kw_only=True, tag="complex", tag_field="a"):
     re: str
     im: str
 
 
-class BoolArg(Record, kw_only=True, tag="bool", tag_field="a"):
+class BoolArg(Record, frozen=True, kw_only=True, tag="bool", tag_field="a"):
     v: bool
 
 
-class StrArg(Record, kw_only=True, tag="str", tag_field="a"):
+class StrArg(Record, frozen=True, kw_only=True, tag="str", tag_field="a"):
     v: str
 
 
-class NoneArg(Record, kw_only=True, tag="none", tag_field="a"):
+class NoneArg(Record, frozen=True, kw_only=True, tag="none", tag_field="a"):
     pass
 
 
-class SymArg(Record, kw_only=True, tag="sym", tag_field="a"):
+class SymArg(Record, frozen=True, kw_only=True, tag="sym", tag_field="a"):
     """A size given by an expression over the symbols, where no value carries it."""
 
     expr: str
 
 
-class DTypeArg(Record, kw_only=True, tag="dtype", tag_field="a"):
+class DTypeArg(Record, frozen=True, kw_only=True, tag="dtype", tag_field="a"):
     v: str
 
 
-class DeviceArg(Record, kw_only=True, tag="device", tag_field="a"):
+class DeviceArg(Record, frozen=True, kw_only=True, tag="device", tag_field="a"):
     """`cpu` in a fragment stands for "where the fragment runs"; `meta` stays itself."""
 
     v: str
 
 
-class LayoutArg(Record, kw_only=True, tag="layout", tag_field="a"):
+class LayoutArg(Record, frozen=True, kw_only=True, tag="layout", tag_field="a"):
     v: str
 
 
-class MemoryFormatArg(Record, kw_only=True, tag="memory_format", tag_field="a"):
+class MemoryFormatArg(Record, frozen=True, kw_only=True, tag="memory_format", tag_field="a"):
     v: str
 
 
-class OpArg(Record, kw_only=True, tag="op", tag_field="a"):
+class OpArg(Record, frozen=True, kw_only=True, tag="op", tag_field="a"):
     """An operator handed to a higher-order one."""
 
     v: str
 
 
-class GraphArg(Record, kw_only=True, tag="graph", tag_field="a"):
+class GraphArg(Record, frozen=True, kw_only=True, tag="graph", tag_field="a"):
     """A branch or body of a higher-order operator; closed over nothing."""
 
     graph: Graph
 
 
-class ListArg(Record, kw_only=True, tag="list", tag_field="a"):
+class ListArg(Record, frozen=True, kw_only=True, tag="list", tag_field="a"):
     items: tuple[Arg, ...]
 
 
@@ -140,7 +140,7 @@ Arg = (
 )
 
 
-class Node(Record, kw_only=True):
+class Node(Record, frozen=True, kw_only=True):
     """One operator call.
 
     Attributes:
@@ -158,14 +158,14 @@ class Node(Record, kw_only=True):
     pack: Literal["single", "seq", "none"] = "single"
 
 
-class Input(Record, kw_only=True):
+class Input(Record, frozen=True, kw_only=True):
     """`state` inputs are written to by the fragment (see `Graph.mutations`)."""
 
     kind: Literal["tensor", "state", "symint"]
     spec: ValueSpec
 
 
-class Output(Record, kw_only=True):
+class Output(Record, frozen=True, kw_only=True):
     """`alias_of` names the input (by number) whose storage the value may share, or None for fresh memory."""
 
     v: int
@@ -173,21 +173,21 @@ class Output(Record, kw_only=True):
     alias_of: int | None = None
 
 
-class Mutation(Record, kw_only=True):
+class Mutation(Record, frozen=True, kw_only=True):
     """After all nodes ran, input `input` takes the contents of value `v`."""
 
     input: int
     v: int
 
 
-class Graph(Record, kw_only=True):
+class Graph(Record, frozen=True, kw_only=True):
     inputs: tuple[Input, ...]
     nodes: tuple[Node, ...]
     outputs: tuple[Output, ...]
     mutations: tuple[Mutation, ...] = ()
 
 
-class Symbol(Record, kw_only=True):
+class Symbol(Record, frozen=True, kw_only=True):
     """A size not known until run time, with its inclusive range; `max` None means unbounded."""
 
     name: str
@@ -195,7 +195,7 @@ class Symbol(Record, kw_only=True):
     max: int | None
 
 
-class Fragment(Record, kw_only=True):
+class Fragment(Record, frozen=True, kw_only=True):
     """Hashed whole: two fragments are one exactly when these bytes are equal."""
 
     schema: Literal["fragment/1"] = "fragment/1"
@@ -211,7 +211,7 @@ class Fragment(Record, kw_only=True):
         return Digest.of(self.encoded())
 
 
-class NodeOrigin(Record, kw_only=True):
+class NodeOrigin(Record, frozen=True, kw_only=True):
     """Where a node came from in the user's model: for errors and reports, never hashed."""
 
     module: str
@@ -219,7 +219,7 @@ class NodeOrigin(Record, kw_only=True):
     source: str
 
 
-class Description(Record, kw_only=True):
+class Description(Record, frozen=True, kw_only=True):
     """Travels beside a fragment, found by its digest; says where it was first seen."""
 
     schema: Literal["description/1"] = "description/1"

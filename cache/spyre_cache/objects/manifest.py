@@ -10,7 +10,7 @@ from spyre_cache.objects.action import OutputFile, Requires
 from spyre_cache.objects.program import Program, WeightEntry
 
 
-class Artifact(Record, kw_only=True):
+class Artifact(Record, frozen=True, kw_only=True):
     """What one fragment became for one target. `fragment` indexes `Manifest.fragments`; `action` is the key."""
 
     fragment: int
@@ -20,7 +20,7 @@ class Artifact(Record, kw_only=True):
     requires: Requires
 
 
-class Manifest(Record, kw_only=True):
+class Manifest(Record, frozen=True, kw_only=True):
     """Deterministic: no time, host, user or timing; what is said about it lives in statements."""
 
     schema: Literal["manifest/1"] = "manifest/1"

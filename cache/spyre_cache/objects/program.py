@@ -11,34 +11,34 @@ from spyre_cache.objects.fragment import Dim, Symbol, ValueSpec
 Scalar = bool | int | str | None
 
 
-class Leaf(Record, kw_only=True, tag="leaf", tag_field="n"):
+class Leaf(Record, frozen=True, kw_only=True, tag="leaf", tag_field="n"):
     """In an input tree: the index of an `Argument`. In an output tree: a slot."""
 
     v: int
 
 
-class Plain(Record, kw_only=True, tag="plain", tag_field="n"):
+class Plain(Record, frozen=True, kw_only=True, tag="plain", tag_field="n"):
     """A Python value that is the same in every call. Floats are `type: float` with `v` their bits in hex."""
 
     type: Literal["none", "bool", "int", "float", "complex", "str", "bytes", "ellipsis", "dtype", "device", "slice"]
     v: Scalar = None
 
 
-class SymLeaf(Record, kw_only=True, tag="symleaf", tag_field="n"):
+class SymLeaf(Record, frozen=True, kw_only=True, tag="symleaf", tag_field="n"):
     """A Python int in the output computed from symbolic sizes."""
 
     expr: str
 
 
-class ListTree(Record, kw_only=True, tag="list", tag_field="n"):
+class ListTree(Record, frozen=True, kw_only=True, tag="list", tag_field="n"):
     items: tuple[Tree, ...]
 
 
-class TupleTree(Record, kw_only=True, tag="tuple", tag_field="n"):
+class TupleTree(Record, frozen=True, kw_only=True, tag="tuple", tag_field="n"):
     items: tuple[Tree, ...]
 
 
-class DictTree(Record, kw_only=True, tag="dict", tag_field="n"):
+class DictTree(Record, frozen=True, kw_only=True, tag="dict", tag_field="n"):
     """`cls` is empty for dict, else `collections:OrderedDict` or a subclass; keys keep their order of insertion."""
 
     keys: tuple[Plain, ...]
@@ -46,7 +46,7 @@ class DictTree(Record, kw_only=True, tag="dict", tag_field="n"):
     cls: str = ""
 
 
-class ObjectTree(Record, kw_only=True, tag="object", tag_field="n"):
+class ObjectTree(Record, frozen=True, kw_only=True, tag="object", tag_field="n"):
     """A dataclass or named tuple: `cls` is `module:qualname`, rebuilt by calling it with its fields."""
 
     kind: Literal["dataclass", "namedtuple"]
@@ -58,7 +58,7 @@ class ObjectTree(Record, kw_only=True, tag="object", tag_field="n"):
 Tree = Leaf | Plain | SymLeaf | ListTree | TupleTree | DictTree | ObjectTree
 
 
-class Slot(Record, kw_only=True):
+class Slot(Record, frozen=True, kw_only=True):
     """A place for a value while a program runs.
 
     Attributes:
@@ -75,7 +75,7 @@ class Slot(Record, kw_only=True):
     aliased: int | None = None
 
 
-class Argument(Record, kw_only=True):
+class Argument(Record, frozen=True, kw_only=True):
     """One leaf of the caller's arguments: a tensor bound to `slot`, or a plain value that must come again.
 
     `path` is `args.0`, `kwargs.mask` or, for parameters of the signature, the name the error shall use.
@@ -88,7 +88,7 @@ class Argument(Record, kw_only=True):
     value: Plain | None = None
 
 
-class SymbolSource(Record, kw_only=True):
+class SymbolSource(Record, frozen=True, kw_only=True):
     """A symbol is read off dimension `dim` of input slot `slot`."""
 
     symbol: Symbol
@@ -96,14 +96,14 @@ class SymbolSource(Record, kw_only=True):
     dim: int
 
 
-class Guard(Record, kw_only=True):
+class Guard(Record, frozen=True, kw_only=True):
     """A condition over symbols that the capture relied on; `text` is how the error says it."""
 
     expr: str
     text: str
 
 
-class Step(Record, kw_only=True):
+class Step(Record, frozen=True, kw_only=True):
     """Call fragment `fragment` (index into the manifest's fragments). `frees` are slots dead afterwards."""
 
     fragment: int
@@ -112,14 +112,14 @@ class Step(Record, kw_only=True):
     frees: tuple[int, ...] = ()
 
 
-class WriteBack(Record, kw_only=True):
+class WriteBack(Record, frozen=True, kw_only=True):
     """After the last step, slot `target` (state or caller's input) takes the contents of slot `source`."""
 
     target: int
     source: int
 
 
-class Program(Record, kw_only=True):
+class Program(Record, frozen=True, kw_only=True):
     """Everything needed to run one entry at one shape signature.
 
     `defaults` are the plain defaults of forward's parameters: what the captured call, or a later one, left out.
@@ -142,7 +142,7 @@ class Program(Record, kw_only=True):
     capture: Literal["dynamo", "export"] = "dynamo"
 
 
-class WeightEntry(Record, kw_only=True):
+class WeightEntry(Record, frozen=True, kw_only=True):
     """A tensor the programs read that no caller passes.
 
     Attributes:

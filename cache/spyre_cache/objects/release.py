@@ -17,12 +17,12 @@ PROVENANCE_TYPE = "https://slsa.dev/provenance/v1"
 VERIFICATION_TYPE = "https://spyre-build.dev/verification/v1"
 
 
-class Subject(Record, kw_only=True):
+class Subject(Record, frozen=True, kw_only=True):
     name: str
     digest: dict[str, str]
 
 
-class Statement(Record, kw_only=True, rename={"type_": "_type"}):
+class Statement(Record, frozen=True, kw_only=True, rename={"type_": "_type"}):
     """in-toto Statement v1; `predicate` is checked by whoever knows `predicateType`."""
 
     type_: Literal["https://in-toto.io/Statement/v1"] = "https://in-toto.io/Statement/v1"
@@ -31,12 +31,12 @@ class Statement(Record, kw_only=True, rename={"type_": "_type"}):
     predicate: msgspec.Raw | dict[str, Any]
 
 
-class Signature(Record, kw_only=True):
+class Signature(Record, frozen=True, kw_only=True):
     keyid: str
     sig: str
 
 
-class Envelope(Record, kw_only=True):
+class Envelope(Record, frozen=True, kw_only=True):
     """DSSE: the payload's exact bytes (base64) and signatures over them; the slot is empty until signing lands."""
 
     payload: str
@@ -51,7 +51,7 @@ class Envelope(Record, kw_only=True):
         return base64.b64decode(self.payload, validate=True)
 
 
-class Release(Record, kw_only=True):
+class Release(Record, frozen=True, kw_only=True):
     """Predicate of a release: `name:version` points at the manifest that is the statement's subject."""
 
     schema: Literal["release/1"] = "release/1"
@@ -62,7 +62,7 @@ class Release(Record, kw_only=True):
     channel: str | None = None
 
 
-class GoldenTensor(Record, kw_only=True):
+class GoldenTensor(Record, frozen=True, kw_only=True):
     """A recorded tensor: raw bytes under `digest`, contiguous."""
 
     path: str
@@ -71,12 +71,12 @@ class GoldenTensor(Record, kw_only=True):
     digest: Digest
 
 
-class GoldenValue(Record, kw_only=True):
+class GoldenValue(Record, frozen=True, kw_only=True):
     path: str
     value: Plain
 
 
-class GoldenCall(Record, kw_only=True):
+class GoldenCall(Record, frozen=True, kw_only=True):
     """One call of a sequence made on one freshly loaded copy.
 
     Attributes:
@@ -97,7 +97,7 @@ class GoldenCall(Record, kw_only=True):
     tolerance: tuple[tuple[str, str], ...] = ()
 
 
-class Verification(Record, kw_only=True):
+class Verification(Record, frozen=True, kw_only=True):
     """Predicate: golden vectors of a manifest. Sequences start from a fresh copy; calls in one run in order."""
 
     schema: Literal["verification/1"] = "verification/1"

@@ -8,7 +8,7 @@ from spyre_cache.codec import Record
 from spyre_cache.errors import InvalidRecordError
 
 
-class Target(Record, kw_only=True):
+class Target(Record, frozen=True, kw_only=True):
     """A machine kind.
 
     Attributes:
@@ -57,7 +57,7 @@ def parse_target(name: str) -> Target:
         raise InvalidRecordError(f"no target is called {name[:80]!r}; there are {known}") from None
 
 
-class Toolchain(Record, kw_only=True):
+class Toolchain(Record, frozen=True, kw_only=True):
     """Content fingerprint of what compiles.
 
     Attributes:
