@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from spyre_build.loading import load
     from spyre_build.spec import Entry, ModelSpec
-    from spyre_build.submit import Build, submit
+    from spyre_build.submission import Build, submit
 
 __version__ = "0.1.0"
 __all__ = ["Build", "Entry", "ModelSpec", "load", "submit"]
 
 _HOMES = {
-    "Build": "submit",
+    "Build": "submission",
     "Entry": "spec",
     "ModelSpec": "spec",
     "load": "loading",
-    "submit": "submit",
+    "submit": "submission",
 }
 
 

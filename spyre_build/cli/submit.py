@@ -43,7 +43,7 @@ def submit(
     settings = settings_of(cache, targets=target, weights=weights, jobs=jobs, audit=audit)
     with progress.display() as events:
         events.phase("import")
-        from spyre_build.submit import submit as build_model
+        from spyre_build.submission import submit as build_model
 
         build = build_model(
             spec,
