@@ -179,7 +179,7 @@ class Fakes:
                     )
                     node.meta["val"] = self._guarded(node, node.target, *args, **kwargs)
                 elif node.op == "output":
-                    node.meta["val"] = tuple(value.meta["val"] for value in node.args[0])
+                    node.meta["val"] = torch.fx.node.map_arg(node.args[0], lambda n: n.meta["val"])
         if check:
             self._check(module, graph)
 
@@ -210,7 +210,8 @@ class Fakes:
                 if difference:
                     raise InvalidFragmentError(f"node {index} ({recorded.op}) {difference}")
         output = next(n for n in module.graph.nodes if n.op == "output")
-        for number, (result, described) in enumerate(zip(output.meta["val"], graph.outputs, strict=True)):
+        given = output.meta["val"] if isinstance(output.meta["val"], tuple) else (output.meta["val"],)
+        for number, (result, described) in enumerate(zip(given, graph.outputs, strict=True)):
             difference = self.difference(result, described.spec)
             if difference:
                 raise InvalidFragmentError(f"output {number} {difference}")

@@ -156,10 +156,10 @@ def word(table: dict[str, Any], name: str, what: str) -> Any:
 class _GraphBuilder:
     """Builds the fx graph of one `Graph`; branches of higher-order operators get builders of their own."""
 
-    def __init__(self, context: _Context, graph: f.Graph, depth: int) -> None:
+    def __init__(self, context: _Context, graph: f.Graph, depth: int, *, bare: bool = False) -> None:
         if depth > MAX_NESTING:
             raise InvalidFragmentError(f"graphs are nested at most {MAX_NESTING} deep")
-        self.context, self.graph, self.depth = context, graph, depth
+        self.context, self.graph, self.depth, self.bare = context, graph, depth, bare
         self.fx = torch.fx.Graph()
         self.values: list[torch.fx.Node | None] = []
         self.branches: dict[str, torch.fx.GraphModule] = {}
@@ -167,6 +167,8 @@ class _GraphBuilder:
         self.sizes: dict[symbols.Expr, Any] = {}
         self.index = -1
         self.higher_order = False
+        self.op = ""
+        self.graphs = 0  # taken by the current node so far
 
     def build(self) -> torch.fx.GraphModule:
         self.context.count(len(self.graph.nodes))
@@ -187,7 +189,9 @@ class _GraphBuilder:
             if output.alias_of is not None and not 0 <= output.alias_of < len(self.graph.inputs):
                 raise InvalidFragmentError(f"an output aliases an input by number, but {output.alias_of} came")
         self.mutations()
-        self.fx.output(tuple(outputs))
+        if self.bare and len(outputs) != 1:
+            raise InvalidFragmentError(f"this graph gives one value, but has {len(outputs)} outputs")
+        self.fx.output(outputs[0] if self.bare else tuple(outputs))
         return torch.fx.GraphModule(self.branches, self.fx)
 
     def placeholder(self, number: int, entry: f.Input) -> None:
@@ -262,7 +266,7 @@ class _GraphBuilder:
     def node(self, node: f.Node) -> None:
         target = resolve(node.op, self.context.custom_ops)
         namespace, _, name = node.op.partition("::")
-        self.higher_order = namespace == "higher_order"
+        self.higher_order, self.op, self.graphs = namespace == "higher_order", node.op, 0
         if namespace == "sym" and (len(node.args) != vocabulary.SYM_ARITY[name] or node.kwargs):
             raise InvalidFragmentError(f"{node.op} takes {vocabulary.SYM_ARITY[name]} sizes and no keywords")
         args = tuple(self.argument(arg, 0) for arg in node.args)
@@ -329,8 +333,10 @@ class _GraphBuilder:
         if not self.higher_order:
             raise InvalidFragmentError("only a higher-order operator takes a graph")
         name = f"branch{len(self.branches)}"
-        module = _GraphBuilder(self.context, graph, self.depth + 1).build()
-        self.branches[name] = module
+        # A loop's condition and attention's score functions give a value, all other graphs a tuple.
+        bare = self.op == "higher_order::flex_attention" or (self.op == "higher_order::while_loop" and not self.graphs)
+        self.graphs += 1
+        self.branches[name] = _GraphBuilder(self.context, graph, self.depth + 1, bare=bare).build()
         node = self.fx.get_attr(name)
         node.meta["index"] = self.index
         node.meta["graph"] = graph
