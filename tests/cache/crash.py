@@ -143,11 +143,8 @@ def replay(ops: list[Op], policy: str, seed: int, into: Path, *, ignored: str = 
         if op.kind == "fsync_dir" and ignored != op.kind:
             safe_names.add(op.path)
         elif op.kind in {"mkdir", "create", "link", "rename", "unlink", "rmdir"}:
-            if (
-                _directory(op) in safe_names
-                or policy in {"kept", "names_only", "zeros"}
-                or (policy == "some" and rng.random() < 0.5)
-            ):
+            chosen = policy in {"kept", "names_only", "zeros"} or (policy == "some" and rng.random() < 0.5)
+            if chosen or _directory(op) in safe_names:
                 kept.append(op)
     names: dict[str, int | None] = {".": None}
     for op in reversed(kept):

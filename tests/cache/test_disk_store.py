@@ -228,7 +228,7 @@ def test_foreign_directory_is_refused_with_a_sentence(tmp_path):
     (tmp_path / "thesis.tex").write_text("mine")
     with pytest.raises(CacheUnavailableError, match=r"not a cache.*thesis\.tex.*choose an empty"):
         Cache.open(tmp_path)
-    assert os.listdir(tmp_path) == ["thesis.tex"]
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
 def test_newer_format_is_refused_with_a_sentence(cache):
@@ -285,7 +285,7 @@ def test_read_only_cache_reads_and_refuses_writes(cache):
 def test_read_only_cache_that_is_absent_is_not_made(tmp_path):
     with pytest.raises(CacheUnavailableError, match="no cache in"):
         Cache.open(tmp_path / "none", read_only=True)
-    assert os.listdir(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_root_that_the_system_mounts_read_only_still_reads(cache, tmp_path):

@@ -94,7 +94,7 @@ def test_prefix_of_several_manifests_lists_them(cache):
         digest = Digest("abcdef" + last * 58, 3)
         path = cache.path / "manifests" / "ab" / digest.hash
         cache.root.create(path, b'{"manifest":{"hash":"%s","size":3},"schema":"known/1"}' % digest.hash.encode())
-    with pytest.raises(ReferenceError_, match="several manifests: there are blake3:abcdef0.*abcdef1.*more digits"):
+    with pytest.raises(ReferenceError_, match=r"several manifests: there are blake3:abcdef0.*abcdef1.*more digits"):
         cache.refs.resolve("abcdef")
     assert cache.refs.resolve("abcdef0").hash.startswith("abcdef0")
 

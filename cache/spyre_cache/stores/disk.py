@@ -407,15 +407,24 @@ def hash_file(path: Path, fd: int, size: int) -> Digest | None:
 
 def _read_verified(path: Path, fd: int, size: int, digest: Digest) -> bytes | None:
     """The plain bytes of an open file when they have the digest, else None."""
-    try:
-        if path.suffix == _PACKED:
+    if path.suffix == _PACKED:
+        try:
             with EnvelopeReader(os.dup(fd)) as reader:
                 data = b"".join(reader.blocks()) if reader.plain_size == digest.size else b""
-        elif size == digest.size:
-            with os.fdopen(os.dup(fd), "rb", buffering=0) as file:
-                data = file.read()
-        else:
+        except InvalidRecordError:
             return None
-    except InvalidRecordError:
+        return data if Digest.of(data) == digest else None
+    if size != digest.size:
         return None
-    return data if Digest.of(data) == digest else None
+    with os.fdopen(os.dup(fd), "rb", buffering=0) as file:
+        if size < _OVERLAP_BYTES:
+            data = file.read()
+            return data if Digest.of(data) == digest else None
+        # Hashed through a mapping while it is copied: the same pages, as long as nobody writes to them meanwhile.
+        before = os.fstat(fd).st_mtime_ns
+        with ThreadPoolExecutor(1, "spyre-cache-hash") as hashing:
+            hashed = hashing.submit(hash_file, path, fd, size)
+            data = file.read()
+            found = hashed.result()
+    untouched = os.fstat(fd).st_mtime_ns == before and len(data) == size
+    return data if found == digest and untouched else None
