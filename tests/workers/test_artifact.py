@@ -29,7 +29,9 @@ def code(blobs, result, directory, target):
     (output,) = result.outputs
     path = directory / f"{target.replace('/', '-')}.so"
     path.write_bytes(blobs.get(output.digest))
-    return subprocess.run(["objdump", "-d", "--no-show-raw-insn", path], check=True, capture_output=True, text=True).stdout
+    return subprocess.run(
+        ["objdump", "-d", "--no-show-raw-insn", path], check=True, capture_output=True, text=True
+    ).stdout
 
 
 def test_action_compiled_by_two_servers_in_two_directories_gives_the_same_bytes(
@@ -67,10 +69,20 @@ def test_artifact_names_no_place_of_this_machine(blobs, server, action_of):
     data = blobs.get(result.outputs[0].digest)
     import tempfile
 
-    for place in (str(torch_root()), sys.prefix, str(toolchain_directory()), tempfile.gettempdir(), os.path.expanduser("~")):
+    for place in (
+        str(torch_root()),
+        sys.prefix,
+        str(toolchain_directory()),
+        tempfile.gettempdir(),
+        os.path.expanduser("~"),
+    ):
         assert place.encode() not in data
-    paths = {p for p in re.findall(rb"/[a-z][\x21-\x7e]{6,}", data) if p.count(b"/") > 1 and not p.startswith(b"/lib64/")}
-    assert not [p for p in paths if p.split(b"/")[1] in {b"usr", b"root", b"home", b"tmp", b"work", b"opt", b"var"}], paths
+    paths = {
+        p for p in re.findall(rb"/[a-z][\x21-\x7e]{6,}", data) if p.count(b"/") > 1 and not p.startswith(b"/lib64/")
+    }
+    assert not [p for p in paths if p.split(b"/")[1] in {b"usr", b"root", b"home", b"tmp", b"work", b"opt", b"var"}], (
+        paths
+    )
 
 
 @pytest.mark.parametrize(

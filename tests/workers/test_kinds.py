@@ -64,12 +64,24 @@ CASES = {
     ),
     "sort_and_topk": (lambda x: (*torch.sort(x, -1), *torch.topk(x, 3)), lambda: [torch.randn(4, 9)]),
     "cumsum": (lambda x: (torch.cumsum(x, 0),), lambda: [torch.randn(9, 4)]),
-    "scatter": (lambda x, i, s: (a.scatter_add(x, 0, i, s),), lambda: [torch.zeros(9, 4), ints(5, 4), torch.randn(5, 4)]),
-    "index_put": (lambda x, i, s: (a.index_put(x, [i], s),), lambda: [torch.zeros(9, 4), torch.tensor([1, 3]), torch.ones(2, 4)]),
+    "scatter": (
+        lambda x, i, s: (a.scatter_add(x, 0, i, s),),
+        lambda: [torch.zeros(9, 4), ints(5, 4), torch.randn(5, 4)],
+    ),
+    "index_put": (
+        lambda x, i, s: (a.index_put(x, [i], s),),
+        lambda: [torch.zeros(9, 4), torch.tensor([1, 3]), torch.ones(2, 4)],
+    ),
     "complex": (lambda x: (torch.view_as_real(torch.view_as_complex(x) * 2j),), lambda: [torch.randn(3, 4, 2)]),
-    "special_functions": (lambda x: (torch.erf(x), torch.lgamma(x.abs() + 1), torch.digamma(x.abs() + 1)), lambda: [torch.randn(40)]),
+    "special_functions": (
+        lambda x: (torch.erf(x), torch.lgamma(x.abs() + 1), torch.digamma(x.abs() + 1)),
+        lambda: [torch.randn(40)],
+    ),
     "linear_algebra": (lambda x: (torch.linalg.det(x @ x.t() + torch.eye(4)),), lambda: [torch.randn(4, 4)]),
-    "layer_norm": (lambda x, w, b: (torch.nn.functional.layer_norm(x, (16,), w, b),), lambda: [torch.randn(4, 16), torch.randn(16), torch.randn(16)]),
+    "layer_norm": (
+        lambda x, w, b: (torch.nn.functional.layer_norm(x, (16,), w, b),),
+        lambda: [torch.randn(4, 16), torch.randn(16), torch.randn(16)],
+    ),
 }
 
 
@@ -149,7 +161,9 @@ def dynamic(function, *shapes, symbols):
     fragment = decode(text.encode(), f.Fragment)
     import msgspec
 
-    return msgspec.structs.replace(fragment, symbols=tuple(f.Symbol(name=n, min=lo, max=hi) for n, (lo, hi) in symbols.items()))
+    return msgspec.structs.replace(
+        fragment, symbols=tuple(f.Symbol(name=n, min=lo, max=hi) for n, (lo, hi) in symbols.items())
+    )
 
 
 def test_dynamic_sizes_compiled_once_run_at_any_size(kit):
@@ -193,7 +207,9 @@ def test_size_passed_as_input_read_from_integer_tensor(kit):
 
 def test_size_returned_comes_as_integer_tensor(kit):
     x = f.Input(kind="tensor", spec=f.TensorSpec(dtype="float32", shape=("s0", 3), stride=(3, 1)))
-    node = f.Node(op="aten::sym_size.int", args=(f.Ref(v=0), f.IntArg(v=0)), results=(f.SymSpec(kind="int", expr="s0"),))
+    node = f.Node(
+        op="aten::sym_size.int", args=(f.Ref(v=0), f.IntArg(v=0)), results=(f.SymSpec(kind="int", expr="s0"),)
+    )
     double = f.Node(op="sym::mul", args=(f.Ref(v=1), f.IntArg(v=2)), results=(f.SymSpec(kind="int", expr="2*s0"),))
     graph = f.Graph(
         inputs=(x,),

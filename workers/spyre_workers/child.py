@@ -37,6 +37,7 @@ def warm_up() -> None:
     import torch
 
     torch.set_num_threads(1)  # a forked child must not inherit a pool of threads that are not there
+    torch.hub.tqdm.monitor_interval = 0  # nor its progress bars' thread
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.proxy_tensor import make_fx
     from torch.fx.experimental.symbolic_shapes import ShapeEnv

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from typing import IO, TYPE_CHECKING, Final, Self
 
 import msgspec
 
@@ -46,7 +46,7 @@ class CompileServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._owner = 0
-        self._errors: tempfile._TemporaryFileWrapper[bytes] | None = None
+        self._errors: IO[bytes] | None = None
         self._running: set[socket.socket] = set()
         self._stopped = False
 
@@ -131,7 +131,7 @@ class CompileServer:
 
     def _launch(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._errors = tempfile.NamedTemporaryFile(prefix="spyre-compile-server-")  # noqa: SIM115  lives as long as it
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  lives as long as the server
         with contextlib.closing(theirs):
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "spyre_workers.server", str(theirs.fileno())],
@@ -149,7 +149,8 @@ class CompileServer:
             ours.send(msgspec.json.encode(Setup(self._imports)))
             ready = msgspec.json.decode(ours.recv(_MESSAGE_LIMIT), type=Ready)
         if ready.error:
-            tail = Path(self._errors.name).read_text("utf-8", "replace")[-2000:]
+            self._errors.seek(0)
+            tail = self._errors.read().decode("utf-8", "replace")[-2000:]
             self._drop()
             raise WorkerUnavailableError(f"the compile server cannot start: {ready.error}\n{tail}".strip())
 

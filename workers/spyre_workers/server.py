@@ -15,6 +15,7 @@ import importlib.util
 import os
 import resource
 import selectors
+import shutil
 import signal
 import socket
 import sys
@@ -28,6 +29,7 @@ import msgspec
 from spyre_workers import child
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
 _POLL_SECONDS = 0.05
 _MESSAGE_LIMIT = 1 << 16
 
@@ -45,7 +47,10 @@ class Ready(msgspec.Struct, frozen=True):
 
 
 class Request(msgspec.Struct, frozen=True):
-    """A compilation: `directory` holds the action and the fragment; limits are seconds and bytes."""
+    """A compilation: `directory` holds the action and the fragment; limits are seconds and bytes.
+
+    The directory is the asker's to remove, and the server's when the asker is gone.
+    """
 
     directory: str
     seconds: float
@@ -77,6 +82,7 @@ class _Job:
         self.started = time.monotonic()
         self.reason = ""
         self.reaped = False
+        self.abandoned = False
         self.peak = 0
 
     def kill(self, reason: str = "") -> None:
@@ -133,13 +139,16 @@ class Server:
                         if key.fd == job.pidfd:
                             self._finish(job)
                         else:
-                            job.kill()  # whoever asked has gone
+                            job.abandoned = True  # whoever asked has gone
+                            job.kill()
                             self._selector.unregister(job.report)
                 for job in list(self._jobs.values()):
                     job.watch()
         finally:
             for job in list(self._jobs.values()):
+                job.abandoned = True
                 job.kill()
+                self._finish(job)
 
     def _accept(self) -> bool:
         data, fds, _, _ = socket.recv_fds(self._control, _MESSAGE_LIMIT, 1)
@@ -198,11 +207,17 @@ class Server:
         _, status, usage = os.wait4(job.pid, 0)
         job.reaped = True
         job.kill(job.reason)  # compilers it left running
+        # They are this process's children now; only when they are gone may the directory be removed.
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                os.waitpid(-job.pid, 0)
         del self._jobs[job.pid]
         self._selector.unregister(job.pidfd)
         with contextlib.suppress(KeyError, ValueError):
             self._selector.unregister(job.report)
         os.close(job.pidfd)
+        if job.abandoned:
+            shutil.rmtree(job.request.directory, ignore_errors=True)
         peak = max(job.peak, usage.ru_maxrss * 1024)
         code = os.waitstatus_to_exitcode(status)
         _send(job.report, Exit(code, job.reason, time.monotonic() - job.started, peak))
@@ -255,6 +270,7 @@ def main() -> None:
         traceback.print_exc()
         _send(control, Ready(error=f"{type(error).__name__}: {error}"[:2000]))
         return
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     gc.collect()
     gc.freeze()
     _send(control, Ready())

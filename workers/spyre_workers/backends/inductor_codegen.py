@@ -82,14 +82,33 @@ class _FragmentWrapper(CppWrapperCpu):  # type: ignore[misc]  # torch is untyped
         """As above."""
 
 
-def _vector_isa(vector: Vector) -> Any:
-    if vector == "avx2":
-        return cpu_vec_isa.VecAVX2()
-    if vector == "avx512":
-        return cpu_vec_isa.VecAVX512()
-    if vector == "neon":
-        return cpu_vec_isa.VecNEON()
-    return cpu_vec_isa.invalid_vec_isa
+class _Avx2(cpu_vec_isa.VecAVX2):  # type: ignore[misc]  # torch is untyped here
+    """Chosen by the target; its truth, in the base a compiled and loaded probe, is no question."""
+
+    def __bool__(self) -> bool:
+        return True
+
+
+class _Avx512(cpu_vec_isa.VecAVX512):  # type: ignore[misc]  # torch is untyped here
+    """As above."""
+
+    def __bool__(self) -> bool:
+        return True
+
+
+class _Neon(cpu_vec_isa.VecNEON):  # type: ignore[misc]  # torch is untyped here
+    """As above."""
+
+    def __bool__(self) -> bool:
+        return True
+
+
+_VECTORS: dict[Vector, Any] = {
+    "none": cpu_vec_isa.invalid_vec_isa,
+    "avx2": _Avx2(),
+    "avx512": _Avx512(),
+    "neon": _Neon(),
+}
 
 
 @contextlib.contextmanager
@@ -198,7 +217,7 @@ def generate(module: Any, values: list[Any], vector: Vector) -> Sources:
         return []
 
     recorder = _Recorder()
-    isa = _vector_isa(vector)
+    isa = _VECTORS[vector]
     fake = _fake_mode(values) or torch._subclasses.FakeTensorMode(  # noqa: SLF001  as above
         shape_env=torch.fx.experimental.symbolic_shapes.ShapeEnv()
     )
