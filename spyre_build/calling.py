@@ -136,19 +136,29 @@ def _fits(program: Program, tensors: Mapping[str, torch.Tensor]) -> bool:
     return True
 
 
-def run(
-    cache: Cache,
-    ref: str,
-    *,
-    device: str,
-    entry: str | None,
-    inputs: Path | None,
-    outputs: Path | None,
-    weights: Path | None,
-    policy: str,
-    events: Events | None = None,
-) -> dict[str, Any]:
-    """Loads a model, calls it once, and describes the results; without `inputs`, with the recorded ones.
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What `run` was asked for.
+
+    Attributes:
+        device: `cpu` or `eager`.
+        policy: what happens when something precompiled is missing: `strict`, `fetch` or `build`.
+        entry: which entry; None for the only one.
+        inputs: a file of tensors; None for the recorded ones.
+        outputs: where results are written; None for nowhere.
+        weights: tensors of a model that does not store its own.
+    """
+
+    device: str = "cpu"
+    policy: str = "strict"
+    entry: str | None = None
+    inputs: Path | None = None
+    outputs: Path | None = None
+    weights: Path | None = None
+
+
+def run(cache: Cache, ref: str, wanted: Wanted, events: Events | None = None) -> dict[str, Any]:
+    """Loads a model, calls it once, and describes the results.
 
     Raises:
         UsageError: no such entry; or neither inputs nor recorded ones.
@@ -157,19 +167,18 @@ def run(
     """
     digest, manifest = read_manifest(cache, ref)
     notes: list[str] = []
-    tensors: Mapping[str, torch.Tensor]
+    entry = wanted.entry
     before: tuple[GoldenCall, ...] = ()
-    if inputs is None:
+    if wanted.inputs is None:
         entry, before, tensors = _recorded(cache, digest, manifest, entry)
         earlier = f", after the {len(before)} calls recorded before it" if before else ""
         notes.append(f"no --inputs: taking the inputs recorded at submit for {entry}{earlier}")
     else:
-        tensors = read_tensors(inputs)
+        tensors = read_tensors(wanted.inputs)
     program = choose_program(manifest, entry, tensors)
     args, kwargs = call_arguments(program, tensors)
-
     start = time.perf_counter()
-    model = loaded_model(cache, digest, manifest, device=device, weights=weights, policy=policy, events=events)
+    model = loaded_model(cache, digest, manifest, wanted, events)
     loaded = time.perf_counter()
     for call in before:
         golden_call(cache, manifest, model, call)
@@ -177,30 +186,23 @@ def run(
     result = model.entry(program.name)(*args, **kwargs)
     ended = time.perf_counter()
     found = named(result)
-    if outputs is not None:
-        write_tensors(outputs, found.tensors)
+    if wanted.outputs is not None:
+        write_tensors(wanted.outputs, found.tensors)
     return {
         "manifest": str(digest),
         "entry": program.name,
-        "device": device,
-        "inputs": "recorded" if inputs is None else str(inputs),
+        "device": wanted.device,
+        "inputs": "recorded" if wanted.inputs is None else str(wanted.inputs),
         "outputs": [{"path": path, **describe_tensor(tensor)} for path, tensor in found.tensors.items()],
         "plain": {path: _jsonable(value) for path, value in found.plain.items()},
-        "written": None if outputs is None else str(outputs),
+        "written": None if wanted.outputs is None else str(wanted.outputs),
         "seconds": {"load": loaded - start, "run": ended - began},
-        "notes": notes,
+        "notes": [*notes, *model.notes],
     }
 
 
 def loaded_model(
-    cache: Cache,
-    digest: Digest,
-    manifest: Manifest,
-    *,
-    device: str,
-    weights: Path | None,
-    policy: str,
-    events: Events | None = None,
+    cache: Cache, digest: Digest, manifest: Manifest, wanted: Wanted, events: Events | None = None
 ) -> LoadedModel:
     """A model ready to run, its results in plain containers.
 
@@ -208,14 +210,15 @@ def loaded_model(
         MissingPieceError: under `strict`; says which ingredient differs from the nearest piece in the cache.
         SpyreRuntimeError: it cannot be loaded here.
     """
+    policy = wanted.policy
     if policy == "build":
         from spyre_build.completing import complete
 
         policy = "strict"
-        if device == "cpu":
+        if wanted.device == "cpu":
             digest = complete(cache, digest, manifest, events=events)
     try:
-        return load(cache, digest, device=device, weights=weights, policy=policy, plain=True)
+        return load(cache, digest, device=wanted.device, weights=wanted.weights, policy=policy, plain=True)
     except RuntimeMissingPieceError as error:
         from spyre_build.misses import nearest_to_missing
 
@@ -241,7 +244,7 @@ def _recorded(
 
 
 def golden_call(
-    cache: Cache, manifest: Manifest, model: Any, call: GoldenCall
+    cache: Cache, manifest: Manifest, model: LoadedModel, call: GoldenCall
 ) -> tuple[Named, dict[str, torch.Tensor]]:
     """Makes one recorded call on a loaded model.
 

@@ -1,4 +1,4 @@
-"""Policy `build`: compiles what a stored model lacks for this host; its fragments are enough, no model code is needed."""
+"""Policy `build`: compiles what a stored model lacks for this host, from its fragments alone."""
 
 from __future__ import annotations
 

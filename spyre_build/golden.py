@@ -74,10 +74,15 @@ def read_verification(data: bytes, manifest: Digest) -> Verification:
 
 def put_tensor(cache: Cache, path: str, tensor: torch.Tensor) -> GoldenTensor:
     """Stores a tensor's values, contiguous."""
-    whole = tensor.detach().cpu().contiguous()
-    data = bytes(whole.reshape(-1).view(torch.uint8).numpy()) if whole.numel() else b""
-    digest = cache.blobs.put(data)
-    return GoldenTensor(path=path, dtype=DTYPE_NAMES[whole.dtype], shape=tuple(whole.shape), digest=digest)
+    digest = cache.blobs.put(tensor_bytes(tensor))
+    return GoldenTensor(path=path, dtype=DTYPE_NAMES[tensor.dtype], shape=tuple(tensor.shape), digest=digest)
+
+
+def tensor_bytes(tensor: torch.Tensor) -> bytes:
+    """A tensor's values, contiguous, in the machine's order of bytes."""
+    # A conjugated or negated view keeps that as a flag beside its memory.
+    whole = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    return bytes(whole.reshape(-1).view(torch.uint8).numpy()) if whole.numel() else b""
 
 
 def golden_tensor(cache: Cache, recorded: GoldenTensor) -> torch.Tensor:

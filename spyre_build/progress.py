@@ -45,6 +45,7 @@ class PlainEvents:
         self._out = out
         self._start = time.monotonic()
         self._total = self._done = 0
+        self._phase = ""
 
     def _line(self, text: str) -> None:
         # A closed pipe must not end a build.
@@ -53,8 +54,10 @@ class PlainEvents:
             self._out.flush()
 
     def phase(self, name: str) -> None:
-        """Says the phase."""
-        self._line(name)
+        """Says the phase, once."""
+        if name != self._phase:
+            self._line(name)
+        self._phase = name
 
     def planned(self, total: int, hits: int) -> None:
         """Says how much there is to do."""

@@ -212,6 +212,7 @@ def replay_golden(
             place = f"sequence {number}, call {position} of {call.entry}"
             _compare(cache, call, named.tensors, replay, place, after=False)
             _compare(cache, call, after, replay, place, after=True)
+            _compare_untouched(cache, call, after, replay, place)
             _compare_plain(call, named.plain, replay, place)
             replay.calls += 1
         if replay.findings:
@@ -252,6 +253,20 @@ def _compare(
     if not after:
         for path in actual.keys() - {tensor.path for tensor in recorded}:
             replay.findings.append(f"{place}: the result {path} came, but eager gave none")
+
+
+def _compare_untouched(
+    cache: Cache, call: GoldenCall, after: dict[str, torch.Tensor], replay: Replay, place: str
+) -> None:
+    """What eager did not write to must come out as it went in, to the bit."""
+    from spyre_build.golden import golden_tensor, tensor_bytes
+
+    written = {tensor.path for tensor in call.after}
+    for tensor in call.inputs:
+        if tensor.path not in written and tensor_bytes(after[tensor.path]) != tensor_bytes(
+            golden_tensor(cache, tensor)
+        ):
+            replay.findings.append(f"{place}: the argument {tensor.path} was written to, and eager leaves it alone")
 
 
 def _compare_plain(call: GoldenCall, actual: dict[str, Any], replay: Replay, place: str) -> None:

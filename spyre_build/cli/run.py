@@ -53,18 +53,11 @@ def run(
     resolve(opened, ref)  # a wrong word is answered before torch is imported
     from spyre_build import calling, progress
 
+    wanted = calling.Wanted(
+        device=device, policy=settings.policy, entry=entry, inputs=inputs, outputs=outputs, weights=weights
+    )
     with progress.display() as events:
-        data = calling.run(
-            opened,
-            ref,
-            device=device,
-            entry=entry,
-            inputs=inputs,
-            outputs=outputs,
-            weights=weights,
-            policy=settings.policy,
-            events=events,
-        )
+        data = calling.run(opened, ref, wanted, events)
     return Result(data=data, lines=run_lines(data))
 
 
