@@ -50,7 +50,7 @@ class BuildRecord(Record, frozen=True, kw_only=True):
         started: seconds since the epoch.
         spec: what the user asked to build, as typed.
         name: name of the model.
-        status: `running` until the end; a build that was killed stays so.
+        status: `running` until the end; a build that was killed stays so (see `state`).
         manifest: `blake3:…`, or empty when none was made.
         actions: every distinct (fragment, target), in order of the plan.
         summary: what `submit --json` printed.
@@ -103,14 +103,23 @@ def find(cache: Cache, name: str) -> BuildRecord:
         raise InvalidRecordError(f"build {found[0]} is kept but unreadable: {error}") from None
 
 
-def as_json(record: BuildRecord) -> dict[str, Any]:
+def state(cache: Cache, record: BuildRecord) -> str:
+    """A build's status; `died` for one that says it runs but whose process has let go of its lease."""
+    from spyre_cache.leases import is_live
+
+    if record.status == "running" and not is_live(cache.path / "leases" / record.id, 0.0):
+        return "died"
+    return record.status
+
+
+def as_json(cache: Cache, record: BuildRecord) -> dict[str, Any]:
     """A build for `status --json`."""
     return {
         "build": record.id,
         "started": record.started,
         "spec": record.spec,
         "name": record.name,
-        "status": record.status,
+        "status": state(cache, record),
         "manifest": record.manifest or None,
         "error": record.error or None,
         "actions": [

@@ -5,15 +5,15 @@ Nothing here, nor at the top of a command's module, imports torch: `--help` answ
 
 import contextlib
 import sys
-from collections.abc import Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, TextIO
 
 import typer
 from typer.core import TyperGroup
 
 from spyre_build.cli import cache, doctor, explain, inspect, logs, replay, run, status, submit, verify
 from spyre_build.cli.failure import INTERRUPTED, Failure, describe
-from spyre_build.cli.output import Result, reserved_stdout, write_json
+from spyre_build.cli.output import Result, reserved_stdout, write_json, write_lines
 
 
 class Shell(TyperGroup):
@@ -60,10 +60,10 @@ def _shown_as_json(invoke: Any) -> int:
             return outcome
         if isinstance(outcome, Failure):
             _say(outcome)
-            write_json(out, {"error": outcome.error, "hint": outcome.hint, "exit": outcome.code})
+            data: Any = {"error": outcome.error, "hint": outcome.hint, "exit": outcome.code}
         else:
-            write_json(out, outcome.data)
-        return outcome.code
+            data = outcome.data
+        return _written(out, lambda: write_json(out, data), outcome.code)
 
 
 def _shown_to_people(invoke: Any) -> int:
@@ -73,15 +73,23 @@ def _shown_to_people(invoke: Any) -> int:
     if isinstance(outcome, Failure):
         _say(outcome)
         return outcome.code
+    return _written(sys.stdout, lambda: write_lines(sys.stdout, outcome.lines), outcome.code)
+
+
+def _written(out: TextIO, write: Callable[[], None], code: int) -> int:
+    """Writes the result and gives the exit code; a reader that has gone is no error, a full disk is one."""
     try:
-        for line in outcome.lines:
-            print(line)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # `| head` has seen enough. Python would complain once more when it closes stdout.
+        write()
+    except OSError as error:
+        # Otherwise Python would flush, and complain, once more when it ends.
         with contextlib.suppress(OSError):
-            sys.stdout.close()
-    return outcome.code
+            out.close()
+        if isinstance(error, BrokenPipeError):
+            return code
+        failure = describe(error)
+        _say(failure)
+        return failure.code
+    return code
 
 
 def _say(failure: Failure) -> None:

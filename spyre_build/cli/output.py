@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
@@ -37,9 +39,13 @@ def reserved_stdout() -> Iterator[TextIO]:
     A user's factory may print, and so may a library in C: with `--json` none of that may reach the reader.
     """
     real = sys.stdout
+    if real is None:  # closed by whoever started this
+        with Path(os.devnull).open("w") as nowhere:
+            yield nowhere
+        return
     try:
         descriptor = real.fileno()
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError):
         descriptor = -1
     if descriptor != 1:
         with contextlib.redirect_stdout(sys.stderr):
@@ -48,11 +54,14 @@ def reserved_stdout() -> Iterator[TextIO]:
     real.flush()
     saved = os.dup(1)
     os.dup2(2, 1)
+    out = os.fdopen(saved, "w", encoding="utf-8", errors="backslashreplace", closefd=False)
     try:
-        with os.fdopen(saved, "w", encoding="utf-8", closefd=False) as out:
-            yield out
+        yield out
     finally:
-        real.flush()
+        with contextlib.suppress(OSError):
+            out.close()
+        with contextlib.suppress(OSError):
+            real.flush()
         os.dup2(saved, 1)
         os.close(saved)
 
@@ -60,6 +69,16 @@ def reserved_stdout() -> Iterator[TextIO]:
 def write_json(out: TextIO, data: Mapping[str, Any]) -> None:
     """One object, one line. NaN is not JSON, so what holds one is a mistake of ours and raises."""
     out.write(json.dumps(data, allow_nan=False, ensure_ascii=False) + "\n")
+    out.flush()
+
+
+def write_lines(out: TextIO | None, lines: Sequence[str]) -> None:
+    """Lines for people; what their terminal cannot show is shown as a question mark."""
+    if out is None:
+        return
+    if isinstance(out, io.TextIOWrapper):
+        out.reconfigure(errors="replace")
+    out.writelines(f"{line}\n" for line in lines)
     out.flush()
 
 

@@ -42,22 +42,22 @@ def build_lines(data: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def builds_lines(records: Sequence[BuildRecord]) -> list[str]:
+def builds_lines(builds: Sequence[Mapping[str, Any]]) -> list[str]:
     """The list of `status`."""
-    if not records:
-        return ["no builds yet"]
-    rows = [(r.id, _when(r.started), r.status, r.name, _short(r.manifest) or "-", len(r.actions)) for r in records]
-    return table(("BUILD", "STARTED", "STATUS", "NAME", "MANIFEST", "ACTIONS"), rows)
+    rows = [
+        (b["build"], _when(b["started"]), b["status"], b["name"], _short(b["manifest"] or "-"), len(b["actions"]))
+        for b in builds
+    ]
+    return table(("BUILD", "STARTED", "STATUS", "NAME", "MANIFEST", "ACTIONS"), rows) if rows else ["no builds yet"]
 
 
-def build_record_lines(record: BuildRecord) -> list[str]:
+def build_record_lines(build: Mapping[str, Any]) -> list[str]:
     """One build of `status`."""
-    lines = [f"{record.id}  {record.status}  {_when(record.started)}", f"spec      {record.spec}"]
-    if record.manifest:
-        lines.append(f"manifest  {record.manifest}")
-    if record.error:
-        lines.append(f"error     {record.error}")
-    rows = [(a.outcome, _short(str(a.fragment)), a.target, a.key[:12], a.error) for a in record.actions]
+    lines = [f"{build['build']}  {build['status']}  {_when(build['started'])}", f"spec      {build['spec']}"]
+    lines += [f"{name:<8}  {build[name]}" for name in ("manifest", "error") if build[name]]
+    rows = [
+        (a["outcome"], _short(a["fragment"]), a["target"], a["action"][:12], a["error"] or "") for a in build["actions"]
+    ]
     return [*lines, *table(("OUTCOME", "FRAGMENT", "TARGET", "ACTION", "ERROR"), rows)] if rows else lines
 
 

@@ -23,9 +23,10 @@ def status(
     opened = open_cache(cache)
     if build is not None:
         record = builds.find(opened, build)
-        return Result(data=builds.as_json(record), lines=build_record_lines(record))
-    records = list(builds.recent(opened))
-    return Result(data={"builds": [builds.as_json(r) for r in records]}, lines=builds_lines(records))
+        one = builds.as_json(opened, record)
+        return Result(data=one, lines=build_record_lines(one))
+    found = [builds.as_json(opened, record) for record in builds.recent(opened)]
+    return Result(data={"builds": found}, lines=builds_lines(found))
 
 
 command = status

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
+from spyre_build.builds import BuildRecord, keep
 from spyre_build.cli.main import app
 
 pytestmark = pytest.mark.xdist_group("cli-models")
@@ -297,3 +298,13 @@ def test_model_without_this_hosts_target_policy_build_adds_it(cache_path, tmp_pa
     found = call(*words, "--policy", "build", "--outputs", tmp_path / "out.safetensors")
     assert torch.allclose(load_file(tmp_path / "out.safetensors")["out.hidden"], eager(x, 1e-5), atol=1e-5)
     assert found["plain"] == {"out.note": 3}
+
+
+def test_build_that_was_killed_is_shown_as_died(cache_path):
+    with open_cache(cache_path) as cache:
+        keep(cache, BuildRecord(id="alive", started=1.0))
+        keep(cache, BuildRecord(id="dead", started=2.0))
+        with cache.lease("alive"):
+            found = {b["build"]: b["status"] for b in call("status", "--cache", cache_path)["builds"]}
+    assert found == {"alive": "running", "dead": "died", "build-1": "ok"}
+    assert "died" in say("status", "dead", "--cache", cache_path)

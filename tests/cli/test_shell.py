@@ -200,3 +200,16 @@ def test_read_only_cache_serves_readers_and_refuses_writers(tmp_path, home):
     )
     assert done.returncode == 5, done.stderr
     assert done.stderr.startswith("error: ")
+
+
+@pytest.mark.parametrize("words", [["cache", "path"], ["cache", "path", "--json"]])
+def test_stdout_full_closed_or_ascii_gives_no_traceback(tmp_path, home, words):
+    start = f"{sys.executable} -m spyre_build.cli.main {' '.join(words)} --cache {tmp_path}/ä→"
+    for redirect, code in (("> /dev/full", 5), (">&-", 0), ("> /dev/null", 0)):
+        environ = os.environ | home | {"PYTHONIOENCODING": "ascii"}
+        done = subprocess.run(
+            ["bash", "-c", f"{start} {redirect}"], env=environ, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == code, (redirect, done.stderr)
+        assert "Traceback" not in done.stderr
+        assert "Exception ignored" not in done.stderr
