@@ -17,6 +17,7 @@ import torch
 from spyre_build import builds
 from spyre_build.errors import BuildError, UsageError, VerificationError
 from spyre_build.events import Events, NullEvents
+from spyre_build.frontend.custom import declare
 from spyre_build.frontend.factory import load_spec
 from spyre_build.frontend.model import Model, build_model
 from spyre_build.frontend.partition import BlockPartition
@@ -205,7 +206,7 @@ class _Submission:
         pool = LocalPool(
             self.cache.blobs,
             jobs=self.jobs,
-            imports=tuple(name for name in spec.custom_ops if "::" not in name),
+            imports=declare(spec.custom_ops).imports,
             builder=self.build.id,
         )
         with pool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import importlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,11 +12,12 @@ import msgspec
 import torch
 from torch import nn
 
-from spyre_build.errors import CaptureError, FactoryError
+from spyre_build.errors import CaptureError
 from spyre_build.events import Events, NullEvents
 from spyre_build.frontend.assemble import FragmentPool, assemble, labels
 from spyre_build.frontend.capture import Captured, InputBinding, capture
 from spyre_build.frontend.dynamic import DimSpec, bucket_entry, entry_dims
+from spyre_build.frontend.custom import declare
 from spyre_build.frontend.encode import Encoder
 from spyre_build.frontend.ir import ModelGraph, symbols_in
 from spyre_build.frontend.lower import DECOMPOSITIONS, lower
@@ -61,7 +61,7 @@ def build_model(spec: ModelSpec, partition: BlockPartition | None = None, events
     partition = partition or BlockPartition()
     events = events or NullEvents()
     training = training_modules(spec.module)
-    declared = declare(spec.custom_ops)
+    declaration = declare(spec.custom_ops)
     table = WeightTable(spec.module)
     model = Model([], FragmentPool(), table, (), f"{partition}; {DECOMPOSITIONS}")
     custom: set[str] = set()
@@ -74,7 +74,7 @@ def build_model(spec: ModelSpec, partition: BlockPartition | None = None, events
             lowered = lower(captured.graph, captured.examples, captured.fake_mode, what)
             middle = perf_counter()
             events.phase("partition")
-            encoder = Encoder(declared, what)
+            encoder = Encoder(declaration.names, what)
             graph = encoder.encode(lowered)
             _refuse_random(encoder.random, training, what)
             _add_symbols(graph, encoder, captured.fake_mode.shape_env)
@@ -154,45 +154,6 @@ def _refuse_random(random: list[str], training: list[str], what: str) -> None:
     )
 
 
-def declare(modules: Any) -> frozenset[str]:
-    """Imports the modules that define custom operators; gives what counts as declared: operators and namespaces.
-
-    Raises:
-        FactoryError: a module cannot be imported.
-    """
-    names = set(modules)
-    for name in modules:
-        before = set(torch._C._dispatch_get_all_op_names())  # noqa: SLF001  no public list of operators
-        if "::" in name or not all(part.isidentifier() for part in name.split(".")):
-            continue  # an operator or a namespace by its own name
-        try:
-            importlib.import_module(name)
-        except ModuleNotFoundError as error:
-            if name not in _namespaces():
-                raise FactoryError(
-                    f"the module {name!r}, declared in custom_ops, cannot be imported: {error}",
-                    hint="custom_ops lists modules that define operators, or operator namespaces",
-                ) from error
-        names |= {op.partition(".")[0] for op in set(torch._C._dispatch_get_all_op_names()) - before}  # noqa: SLF001
-        names |= _defined_in(name)
-    return frozenset(names)
-
-
-def _namespaces() -> set[str]:
-    return {name.partition("::")[0] for name in torch._C._dispatch_get_all_op_names()}  # noqa: SLF001
-
-
-def _defined_in(module: str) -> set[str]:
-    from torch._library.custom_ops import OPDEFS
-
-    found = set()
-    for name, definition in OPDEFS.items():
-        home = getattr(definition._init_fn, "__module__", "")  # noqa: SLF001
-        if home == module or home.startswith(module + "."):
-            found.add(name)
-    return found
-
-
 def _add_symbols(graph: ModelGraph, encoder: Encoder, shape_env: Any) -> None:
     """Ranges and guards of the symbols in use."""
     if not encoder.names:
@@ -217,7 +178,7 @@ def _add_symbols(graph: ModelGraph, encoder: Encoder, shape_env: Any) -> None:
             continue
         graph.exprs[text] = expr
         found.add(text)
-    graph.guards = sorted(found)
+    graph.guards = sorted(found, key=lambda text: (len(text), text))  # the plainest condition is checked and said first
 
 
 def shape_env_knows(expr: Any, graph: ModelGraph) -> bool:
@@ -293,4 +254,4 @@ def _with_slots(program: p.Program, slots: tuple[p.Slot, ...]) -> p.Program:
     return msgspec.structs.replace(program, slots=slots)
 
 
-__all__ = ["Model", "build_model", "declare", "training_modules", "variants"]
+__all__ = ["Model", "build_model", "training_modules", "variants"]
