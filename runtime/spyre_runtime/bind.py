@@ -91,14 +91,14 @@ class _TensorCheck:
         why = ""
         if isinstance(value, torch.Tensor):
             if type(value) not in _PLAIN_TENSORS:
-                why = ": tensor subclasses are refused; pass a plain tensor"
+                why = "; tensor subclasses are refused, pass a plain tensor"
             elif value.layout is not torch.strided:
-                why = f" of layout {str(value.layout).removeprefix('torch.')}: pass a strided one (`.to_dense()`)"
+                why = f" with the layout {str(value.layout).removeprefix('torch.')}; pass a strided one (`.to_dense()`)"
             elif not value.is_cpu:
-                why = f" on {value.device}: pass it on cpu"
+                why = f" on {value.device}; pass it on cpu"
             elif value.dtype is not self.dtype:
-                why = f": convert it with .to(torch.{self.spec.dtype}), or build an entry for that dtype"
-        return ArgumentError(f"the argument {self.label} is {self.describe()}, but {came}{why} came")
+                why = f"; convert it with .to(torch.{self.spec.dtype}), or build an entry for that dtype"
+        return ArgumentError(f"the argument {self.label} is {self.describe()}, but {came} came{why}")
 
 
 class Binder:
@@ -121,11 +121,13 @@ class Binder:
         self._guards = [(guard, symbols.compiled_condition(guard.expr)) for guard in program.guards]
         by_slot = {check.slot: check for check in self._tensors if check.slot is not None}
         self._sources: list[tuple[str, int, int | None, int, int, str]] = []
+        self._where: dict[str, str] = {}  # how errors call the symbols
         for source in program.symbols:
             check = by_slot.get(source.slot)
             if check is None or not 0 <= source.dim < len(check.shape):
                 raise InvalidProgramError(f"the symbol {source.symbol.name} is read off no argument")
             symbol = source.symbol
+            self._where[symbol.name] = f"dim {source.dim} of {check.label}"
             self._sources.append((symbol.name, symbol.min, symbol.max, check.index, source.dim, check.label))
 
     def _declare(self, program: Program, index: int, argument: Argument, written: set[int]) -> None:
@@ -203,7 +205,7 @@ class Binder:
                     raise ArgumentError(f"dim {dim} of {check.label} is {text} = {expected}, but {shape[dim]} came")
         for guard, condition in self._guards:
             if not condition(sizes):
-                came = ", ".join(f"{name} = {size}" for name, size in sizes.items())
+                came = ", ".join(f"{self._where.get(name, name)} = {size}" for name, size in sizes.items())
                 raise ArgumentError(f"the entry was built for sizes where {guard.text}, but {came} came")
         return sizes
 

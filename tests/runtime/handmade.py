@@ -109,6 +109,18 @@ def linear(rows=2, width=4, out=3):
     )
 
 
+def clipped():
+    """The custom operator of `clipping`, twice."""
+    return fragment(
+        [tensor_input(f32(3))],
+        [
+            node("spyretests::soft_clip.default", ref(0), 0.5, results=f32(3)),
+            node("spyretests::soft_clip.default", ref(1), 0.25, results=f32(3)),
+        ],
+        [2],
+    )
+
+
 def slot(kind, described, name="", aliased=None):
     return p.Slot(kind=kind, spec=described, name=name, aliased=aliased)
 

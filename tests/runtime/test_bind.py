@@ -69,7 +69,7 @@ def test_call_by_name_or_position_or_with_a_default_is_the_same_call(args, kwarg
         ((X, IDS), {"x": X}, "x came twice"),
         ((X,), {"index": IDS}, "no keyword 'index'.*x, ids, mode"),
         ((X, IDS, "max"), {}, "mode was left at its default 'sum'.*'max' came"),
-        ((X.to_sparse(), IDS), {}, "sparse_coo"),
+        ((X.to_sparse(), IDS), {}, "the layout sparse_coo; pass a strided one"),
         ((X.to("meta"), IDS), {}, "on meta"),
         ((torch.nn.Buffer(X), IDS), {}, None),
         ((torch.nn.Parameter(X), IDS), {}, None),
@@ -177,7 +177,7 @@ def test_symbolic_sizes_are_read_and_checked():
     [
         (1, 1, "dim 0 of x is from 2 to 40, but 1 came"),
         (44, 23, "dim 0 of x is from 2 to 40, but 44 came"),
-        (10, 6, "dim 0 of x is a multiple of 4, but s0 = 10 came"),
+        (10, 6, "dim 0 of x is a multiple of 4, but dim 0 of x = 10 came"),
         (8, 6, "dim 0 of mask is s0 // 2 .*= 5, but 6 came"),
     ],
 )

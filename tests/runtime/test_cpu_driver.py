@@ -7,10 +7,13 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import torch
+from clipping import soft_clip
 from handmade import (
+    clipped,
     f32,
     fragment,
     linear,
@@ -73,7 +76,7 @@ def accumulate():
     )
 
 
-FRAGMENTS = (linear(), sized(), accumulate())
+FRAGMENTS = (linear(), sized(), accumulate(), clipped())
 WEIGHT, BIAS = torch.randn(4, 3), torch.randn(3)
 
 
@@ -98,7 +101,14 @@ def programs():
         steps=(p.Step(fragment=2, inputs=(1, 0), outputs=(2,)),),
         output=p.Leaf(v=2),
     )
-    return [linear_program(name="linear"), rows, total]
+    clip = program(
+        name="clip",
+        arguments=(tensor_argument("args.0", 0, "x"),),
+        slots=(slot("input", f32(3)), slot("temp", f32(3))),
+        steps=(p.Step(fragment=3, inputs=(0,), outputs=(1,)),),
+        output=p.Leaf(v=1),
+    )
+    return [linear_program(name="linear"), rows, total, clip]
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +116,7 @@ def built(tmp_path_factory):
     """A cache and a manifest whose fragments are all compiled."""
     cache = Cache.open(tmp_path_factory.mktemp("cpu") / "cache")
     artifacts = []
-    with CompileServer() as server:
+    with CompileServer(imports=(str(Path(__file__).parent / "clipping.py"),)) as server:
         for index, described in enumerate(FRAGMENTS):
             action = Action(
                 fragment=cache.blobs.put(described.encoded()), target=TARGETS[TARGET], toolchain=toolchain()
@@ -123,7 +133,15 @@ def built(tmp_path_factory):
         weight_entry(cache, "lin.bias", BIAS, kind="buffer"),
         weight_entry(cache, "total", torch.zeros(3), kind="buffer"),
     ]
-    return cache, put_manifest(cache, programs(), FRAGMENTS, weights, artifacts, targets=(TARGET,))
+    return cache, put_manifest(
+        cache,
+        programs(),
+        FRAGMENTS,
+        weights,
+        artifacts,
+        targets=(TARGET,),
+        custom_ops=("spyretests::soft_clip.default",),
+    )
 
 
 def test_compiled_model_agrees_with_the_interpreted_one(built):
@@ -167,6 +185,34 @@ def test_compiled_model_from_many_threads_gives_every_caller_its_own(built):
     assert not any(thread.is_alive() for thread in threads)
 
 
+def test_custom_operator_is_called_from_compiled_code_by_many_threads(built):
+    entry, x = load(*built).entry("clip"), torch.randn(3)
+    expected = soft_clip(soft_clip(x, 0.5), 0.25)
+    right = []
+    threads = [
+        threading.Thread(target=lambda: right.extend(torch.equal(entry(x), expected) for _ in range(100)))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert right == [True] * 400
+
+
+def test_custom_operator_that_is_absent_is_named_before_anything_is_mapped(built):
+    cache, digest = built
+    code = (
+        "from spyre_cache import Cache\nfrom spyre_cache.digest import Digest\nfrom spyre_runtime import load, SpyreRuntimeError\n"
+        f"try:\n    load(Cache.open({str(cache.path)!r}), Digest({digest.hash!r}, {digest.size}))\n"
+        "except SpyreRuntimeError as error:\n    print(type(error).__name__, error)"
+    )
+    env = {"PYTHONPATH": ":".join(x for x in sys.path if x)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=True)
+    assert done.stdout.startswith("IncompatibleHostError")
+    assert "spyretests::soft_clip.default is not registered" in done.stdout
+
+
 def test_call_overhead_is_small(built):
     entry, x = load(*built).entry("linear"), torch.randn(2, 4)
     best = 1.0
@@ -182,7 +228,7 @@ def test_fresh_process_loads_and_runs_without_a_compiler(built, tmp_path):
     cache, digest = built
     code = (
         "import sys, torch\nfrom spyre_cache import Cache\nfrom spyre_cache.digest import Digest\nfrom spyre_runtime import load\n"
-        f"model = load(Cache.open({str(cache.path)!r}), Digest({digest.hash!r}, {digest.size}))\n"
+        f"model = load(Cache.open({str(cache.path)!r}), Digest({digest.hash!r}, {digest.size}), entry='linear')\n"
         "print(model.entry('linear')(torch.ones(2, 4)).shape[1])\n"
         "print([m for m in ('sympy', 'torch._dynamo', 'torch._inductor', 'spyre_workers', 'spyre_build') if m in sys.modules])"
     )

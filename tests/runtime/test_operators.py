@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from handmade import arg, f32, fragment, graph, node, ref, spec, state_input, tensor_input
+from clipping import soft_clip
+from handmade import arg, clipped, f32, fragment, graph, node, ref, spec, state_input, tensor_input
 
 from spyre_cache.objects import fragment as f
 from spyre_runtime.drivers.eager import interpret
@@ -13,25 +14,11 @@ from spyre_runtime.graph import to_fx
 from spyre_runtime.operators import resolve
 
 
-@torch.library.custom_op("spyretests::soft_clip", mutates_args=())
-def soft_clip(x: torch.Tensor, limit: float) -> torch.Tensor:
-    return limit * torch.tanh(x / limit)
-
-
-@soft_clip.register_fake
-def _(x, limit):
-    return torch.empty_like(x)
-
-
-def clipped():
-    return fragment([tensor_input(f32(3))], [node("spyretests::soft_clip.default", ref(0), 0.5, results=f32(3))], [1])
-
-
 @pytest.mark.parametrize("declared", ["spyretests", "spyretests::soft_clip", "spyretests::soft_clip.default"])
 def test_declared_custom_operator_runs(declared):
     x = torch.randn(3)
     out = interpret(clipped(), frozenset({declared}))([x])[0]
-    assert torch.equal(out, soft_clip(x, 0.5))
+    assert torch.equal(out, soft_clip(soft_clip(x, 0.5), 0.25))
     to_fx(clipped(), check=True, custom_ops=frozenset({declared}))
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import torch
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from spyre_cache.stores.base import LocalBlobStore
 
 LIBRARY: Final = "fragment.so"
+CALLS: Final = "fragment.json"  # how the library's calls of custom operators look; torch wants it beside the library
 
 
 class CpuDriver(Driver):
@@ -35,7 +38,7 @@ class CpuDriver(Driver):
     def __init__(self, blobs: LocalBlobStore) -> None:
         self._blobs = blobs
         self._lock = threading.Lock()
-        self._loaded: dict[str, Call] = {}
+        self._loaded: dict[tuple[tuple[str, str], ...], Call] = {}
 
     def provides(self, target: Target) -> str | None:
         """See `Driver.provides`: architecture and CPU features."""
@@ -53,22 +56,32 @@ class CpuDriver(Driver):
         lack = lacking(artifact.requires)
         if lack is not None:
             raise IncompatibleHostError(f"{what} does not run here: {lack}; build for a target this host provides")
-        library = next((output for output in artifact.outputs if output.name == LIBRARY), None)
-        if library is None:
+        key = tuple((output.name, output.digest.hash) for output in artifact.outputs)
+        if not any(output.name == LIBRARY for output in artifact.outputs):
             raise ArtifactError(f"{what} has no file {LIBRARY}: build it again")
         with self._lock:
-            call = self._loaded.get(library.digest.hash)
+            call = self._loaded.get(key)
             if call is None:
                 try:
-                    path = self._blobs.path(library.digest)
+                    files = {output.name: self._blobs.path(output.digest) for output in artifact.outputs}
                 except BlobNotFoundError as error:
                     raise MissingPieceError(
                         f"{what} is not in this cache ({error}): pull it, or build it again",
                         fragment=str(fragment),
                         target=artifact.target,
                     ) from None
-                call = self._loaded[library.digest.hash] = _open(str(path), what)
+                call = self._loaded[key] = _load(files, what)
         return call
+
+
+def _load(files: dict[str, Path], what: str) -> Call:
+    if CALLS not in files:
+        return _open(str(files[LIBRARY]), what)
+    # Blobs lie under their digests: for the moment of loading, links give the two the names that torch looks for.
+    with tempfile.TemporaryDirectory(prefix="spyre-load-") as directory:
+        for name in (LIBRARY, CALLS):
+            (Path(directory) / name).symlink_to(files[name])
+        return _open(str(Path(directory) / LIBRARY), what)
 
 
 def _open(path: str, what: str) -> Call:
