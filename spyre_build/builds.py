@@ -165,12 +165,13 @@ def logs(cache: Cache, record: BuildRecord, fragment: str = "") -> list[dict[str
     return found
 
 
-def replay_failure(cache: Cache, failure: str) -> dict[str, Any]:
+def replay_failure(cache: Cache, failure: str, imports: tuple[str, ...] = ()) -> dict[str, Any]:
     """Compiles again what a failed action was about; the action cache is not written.
 
     Args:
         cache: where the action's document and its fragment are.
         failure: an action key, or the beginning of one that failed in some build.
+        imports: modules, or Python files, that define the custom operators it calls.
 
     Raises:
         UsageError: no kept failure begins so, or several different ones do.
@@ -187,9 +188,11 @@ def replay_failure(cache: Cache, failure: str) -> dict[str, Any]:
     if action is None:
         raise UsageError(f"this cache has no document of the action {found[0]}", hint="submit the model again")
 
+    from spyre_workers.client import CompileServer
     from spyre_workers.compile import replay
 
-    result, log = replay(cache, found[0])
+    with CompileServer(imports) as server:
+        result, log = replay(cache, found[0], server=server)
     failure_words = None
     if result.failure is not None:
         said = result.failure

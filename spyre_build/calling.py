@@ -147,6 +147,7 @@ class Wanted:
         inputs: a file of tensors; None for the recorded ones.
         outputs: where results are written; None for nowhere.
         weights: tensors of a model that does not store its own.
+        imports: modules, or Python files, that define custom operators, for compiling processes.
     """
 
     device: str = "cpu"
@@ -155,6 +156,7 @@ class Wanted:
     inputs: Path | None = None
     outputs: Path | None = None
     weights: Path | None = None
+    imports: tuple[str, ...] = ()
 
 
 def run(cache: Cache, ref: str, wanted: Wanted, events: Events | None = None) -> dict[str, Any]:
@@ -216,7 +218,7 @@ def loaded_model(
 
         policy = "strict"
         if wanted.device == "cpu":
-            digest = complete(cache, digest, manifest, events=events)
+            digest = complete(cache, digest, manifest, imports=wanted.imports, events=events)
     try:
         return load(cache, digest, device=wanted.device, weights=wanted.weights, policy=policy, plain=True)
     except RuntimeMissingPieceError as error:

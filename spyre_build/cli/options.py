@@ -23,3 +23,12 @@ TargetOption = Annotated[
         show_default=False,
     ),
 ]
+ImportOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--import",
+        metavar="MODULE",
+        help="Import this module or Python file, which defines custom operators; may be repeated.",
+        show_default=False,
+    ),
+]

@@ -68,7 +68,7 @@ def _when(seconds: float) -> str:
 def log_lines(logs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Logs, one after the other, each under its name."""
     if not logs:
-        return ["no logs: every fragment of this build was in the cache already, or its log was collected"]
+        return ["no logs: this build compiled nothing, or its logs were collected"]
     lines = []
     for entry in logs:
         lines.append(f"== {_short(entry['fragment'])} for {entry['target']}: {entry['outcome']}")

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from spyre_build.cli.options import CacheOption, DeviceOption, JsonOption, RefArgument
+from spyre_build.cli.options import CacheOption, DeviceOption, ImportOption, JsonOption, RefArgument
 from spyre_build.cli.output import Result
 
 
@@ -40,6 +40,7 @@ def run(
             metavar="strict|fetch|build", help="What to do when something is missing. Default: strict, an error."
         ),
     ] = None,
+    imports: ImportOption = None,
     cache: CacheOption = None,
     _json: JsonOption = False,
 ) -> Result:
@@ -51,10 +52,16 @@ def run(
     settings = settings_of(cache, policy=policy)
     opened = open_cache(cache)
     resolve(opened, ref)  # a wrong word is answered before torch is imported
-    from spyre_build import calling, progress
+    from spyre_build import calling, importing, progress
 
     wanted = calling.Wanted(
-        device=device, policy=settings.policy, entry=entry, inputs=inputs, outputs=outputs, weights=weights
+        device=device,
+        policy=settings.policy,
+        entry=entry,
+        inputs=inputs,
+        outputs=outputs,
+        weights=weights,
+        imports=importing.import_all(imports or ()),
     )
     with progress.display() as events:
         data = calling.run(opened, ref, wanted, events)

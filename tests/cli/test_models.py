@@ -6,13 +6,19 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from models import TARGET, eager, open_cache, put_model, weights
+from documents import call as call_node
+from documents import tensor
+from models import TARGET, eager, open_cache, put_model, tools, weights
 from msgspec.structs import replace
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
-from spyre_build.builds import BuildRecord, keep
+from spyre_build.builds import BuildAction, BuildRecord, find, keep
 from spyre_build.cli.main import app
+from spyre_cache.objects.action import Action
+from spyre_cache.objects.fragment import Fragment, Graph, Input, Output, Ref
+from spyre_cache.objects.target import TARGETS
+from spyre_workers.compile import compile_action
 
 pytestmark = pytest.mark.xdist_group("cli-models")
 
@@ -308,3 +314,33 @@ def test_build_that_was_killed_is_shown_as_died(cache_path):
             found = {b["build"]: b["status"] for b in call("status", "--cache", cache_path)["builds"]}
     assert found == {"alive": "running", "dead": "died", "build-1": "ok"}
     assert "died" in say("status", "dead", "--cache", cache_path)
+
+
+def test_replay_of_a_failure_names_the_node_again_and_logs_put_it_first(cache_path):
+    spec = tensor(2, 64)
+    nodes = tuple(
+        call_node(op, Ref(v=i), results=(spec,))
+        for i, op in enumerate(("aten::sin.default", "aten::to_sparse.default", "aten::to_dense.default"))
+    )
+    graph = Graph(inputs=(Input(kind="tensor", spec=spec),), nodes=nodes, outputs=(Output(v=3, spec=spec),))
+    fragment = Fragment(graph=graph)
+    with open_cache(cache_path) as cache:
+        cache.blobs.put(fragment.encoded())
+        action = Action(fragment=fragment.digest(), target=TARGETS[TARGET], toolchain=tools())
+        cache.actions.describe(action)
+        result = compile_action(action, cache.blobs)
+        good = find(cache, "build-1").actions[0]
+        failed = BuildAction(
+            fragment=fragment.digest(), target=TARGET, key=action.key(), outcome="failed",
+            error=result.failure.message, log=result.log,
+        )  # fmt: skip
+        keep(cache, BuildRecord(id="build-2", started=2e9, status="partial", actions=(good, failed)))
+    outcomes = [entry["outcome"] for entry in call("logs", "build-2", "--cache", cache_path)["logs"]]
+    assert outcomes[0] == "failed"
+    found = call("replay", action.key()[:10], "--cache", cache_path, code=1)
+    assert found["failure"]["kind"] == "unsupported"
+    assert set(found["failure"]["nodes"]) & {1, 2}
+    assert any("sparse" in op or "dense" in op for op in found["failure"]["ops"])
+    explained = call("explain", "build-2", fragment.digest().hash[:8], "--cache", cache_path)["fragments"][0]
+    assert explained["outcome"] == "failed"
+    assert explained["error"]

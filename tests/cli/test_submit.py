@@ -159,3 +159,57 @@ def test_interrupt_while_compiling_gives_130_and_leaves_a_sound_cache(project):
     assert call("cache", "verify", *cache)["ok"]
     assert call("status", *cache)["builds"][0]["status"] == "failed"
     assert call("submit", "model.py:good", *cache)["status"] == "ok"
+
+
+CUSTOM = """
+import torch
+
+
+@torch.library.custom_op("spyre_cli_test::twist", mutates_args=())
+def twist(x: torch.Tensor) -> torch.Tensor:
+    return torch.sin(x) * 2
+
+
+@twist.register_fake
+def _(x):
+    return torch.empty_like(x)
+"""
+
+CUSTOM_MODEL = """
+import torch
+import spyre_build
+import twist_ops
+
+
+class Twisted(torch.nn.Module):
+    def forward(self, x):
+        return torch.ops.spyre_cli_test.twist(x) + 1
+
+
+def make():
+    entry = spyre_build.Entry((torch.randn(2, 8),))
+    return spyre_build.ModelSpec(Twisted().eval(), {"forward": entry}, custom_ops=["twist_ops"])
+"""
+
+
+def test_custom_operator_is_run_only_where_the_user_imports_it(project):
+    (project / "twist_ops.py").write_text(CUSTOM)
+    (project / "twisted.py").write_text(CUSTOM_MODEL)
+    shell = [sys.executable, "-m", "spyre_build.cli.main"]
+
+    def say(*words):
+        done = subprocess.run([*shell, *words, "--cache", "cache"], capture_output=True, text=True, check=False)
+        assert "Traceback" not in done.stderr
+        return done
+
+    submitted = say("submit", "twisted.py:make", "--tag", "twisted:1")
+    assert submitted.returncode == 0, submitted.stderr
+    # Nothing is imported because a manifest names it.
+    refused = say("run", "twisted:1")
+    assert refused.returncode == 1
+    assert "spyre_cli_test::twist" in refused.stderr
+    assert say("run", "twisted:1", "--import", "twist_ops").returncode == 0
+    assert say("verify", "twisted:1", "--import", "twist_ops.py").returncode == 0
+    missing = say("verify", "twisted:1", "--import", "nowhere.py")
+    assert missing.returncode == 2
+    assert "nowhere.py" in missing.stderr
