@@ -64,7 +64,8 @@ class _TensorCheck:
     )
 
     def __init__(self, index: int, argument: Argument, spec: TensorSpec, *, mutated: bool) -> None:
-        if spec.dtype not in DTYPES or spec.layout != "strided" or len(spec.shape) != len(spec.stride):
+        possible = spec.dtype in DTYPES and spec.layout == "strided" and len(spec.shape) == len(spec.stride)
+        if not possible or any(isinstance(size, int) and size < 0 for size in (*spec.shape, *spec.stride)):
             raise InvalidProgramError(f"the argument {argument.label} is declared with an impossible tensor")
         self.index, self.label, self.slot, self.spec = index, argument.label, argument.slot, spec
         self.mutated = mutated
@@ -152,6 +153,7 @@ class Binder:
         Raises:
             ArgumentError: the call is not what the entry was built for; names the argument, what was expected, and
                 what came.
+            InvalidProgramError: the entry asks for strides that cannot be had.
         """
         leaves = self._signature.leaves(args, kwargs)
         for index, label, expected in self._scalars:
@@ -180,7 +182,7 @@ class Binder:
             values[check.slot] = value
         copy_back: tuple[int, ...] = ()
         if self._mutated:
-            self._check_overlaps(leaves)
+            self._check_written(leaves)
             copy_back = tuple(c.slot for c in self._mutated if c.slot is not None and c.slot in originals)
         return Bound(sizes, originals, copy_back)
 
@@ -209,9 +211,18 @@ class Binder:
                 raise ArgumentError(f"the entry was built for sizes where {guard.text}, but {came} came")
         return sizes
 
-    def _check_overlaps(self, leaves: list[Any]) -> None:
+    def _check_written(self, leaves: list[Any]) -> None:
+        """Compiled code writes behind autograd's back: what autograd would miss or forbid is refused."""
         for check in self._mutated:
             written = leaves[check.index]
+            if written.requires_grad and torch.is_grad_enabled():
+                raise ArgumentError(
+                    f"the argument {check.label} is written to, but requires a gradient: call under torch.no_grad()"
+                )
+            if written.is_inference() and not torch.is_inference_mode_enabled():
+                raise ArgumentError(
+                    f"the argument {check.label} is written to, but was made in inference mode: call in inference mode"
+                )
             if repeats(written):
                 raise ArgumentError(
                     f"the argument {check.label} is written to, but several of its elements share memory: pass a clone"
@@ -245,7 +256,13 @@ def _lazy(value: torch.Tensor) -> bool:
 
 def _private(value: torch.Tensor, check: _TensorCheck, sizes: Sizes) -> torch.Tensor:
     stride = check.stride(sizes)
-    copy = torch.empty_strided(value.shape, stride, dtype=value.dtype)
+    try:
+        copy = torch.empty_strided(value.shape, stride, dtype=value.dtype)
+    except RuntimeError:
+        raise InvalidProgramError(
+            f"the argument {check.label} cannot be copied to the strides {list(stride)} that the entry was built with:"
+            " they are impossible, or memory is short"
+        ) from None
     if repeats(copy):
         raise ArgumentError(
             f"the argument {check.label} was a broadcast view (strides {list(stride)}) when the entry was built, and"

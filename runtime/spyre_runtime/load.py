@@ -6,6 +6,7 @@ import threading
 import warnings
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
+import torch
 from spyre_cache.codec import decode
 from spyre_cache.errors import BlobNotFoundError, InvalidRecordError
 from spyre_cache.objects.manifest import Artifact, Manifest
@@ -200,9 +201,10 @@ def load(
     loader = _Loader(record, driver, eager if policy == "fetch" else None)
     calls = {index: loader.load(index) for index in dict.fromkeys(step.fragment for p in programs for step in p.steps)}
     used = {slot.name for program in programs for slot in program.slots if slot.kind in NAMED}
-    loaded = load_weights((w for w in record.weights if w.name in used), cache.blobs, weights)
-    written = written_names(record.programs) & loaded.tensors.keys()
-    tensors = loaded.tensors | {name: loaded.tensors[name].clone() for name in written}
+    with torch.inference_mode(mode=False):  # state made inside inference mode could not be written to outside it
+        loaded = load_weights((w for w in record.weights if w.name in used), cache.blobs, weights)
+        written = written_names(record.programs) & loaded.tensors.keys()
+        tensors = loaded.tensors | {name: loaded.tensors[name].clone() for name in written}
     lock = threading.Lock()
     entries: dict[str, list[Executable]] = {}
     classes = Classes(types)

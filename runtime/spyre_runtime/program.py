@@ -132,10 +132,10 @@ def _fresh(program: Program) -> set[int]:
 
 
 def _reaches_named(program: Program, slot: int) -> bool:
-    """Whether a result's slot is, or may share memory with, a tensor of the loaded copy."""
-    for _ in range(len(program.slots)):
+    """Whether a result's slot is, or may share memory with, a tensor of the loaded copy or an argument it writes."""
+    for hop in range(len(program.slots)):
         entry = program.slots[slot]
-        if entry.kind in NAMED:
+        if entry.kind in NAMED or (hop and slot in program.mutated_inputs):
             return True
         if entry.aliased is None:
             return False

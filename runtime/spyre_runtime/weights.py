@@ -135,7 +135,10 @@ def _supplied(
     if tensor.stride() == stride and not tensor.is_conj() and not tensor.is_neg():
         return tensor
     # Room for what the strides span, so that broadcast strides work too; their repeated elements are written once.
-    room = torch.empty(extent(shape, stride), dtype=dtype)
+    try:
+        room = torch.empty(extent(shape, stride), dtype=dtype)
+    except (RuntimeError, TypeError):  # torch's words for too much memory, and for beyond 64 bits
+        raise InvalidProgramError(f"the weight {entry.name[:120]} has impossible strides {list(stride)}") from None
     return _filled(room.as_strided(shape, stride), tensor)
 
 

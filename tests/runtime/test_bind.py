@@ -267,6 +267,19 @@ def test_written_argument_whose_elements_share_memory_is_refused():
         bind(mutating(), torch.zeros(1).expand(4), torch.zeros(4))
 
 
+def test_written_argument_that_autograd_watches_is_refused():
+    watched = torch.zeros(4, requires_grad=True)
+    with pytest.raises(ArgumentError, match=r"count is written to, but requires a gradient.*no_grad"):
+        bind(mutating(), watched, torch.zeros(4))
+    with torch.no_grad():
+        bind(mutating(), watched, torch.zeros(4))
+    with torch.inference_mode():
+        made_inside = torch.zeros(4)
+        bind(mutating(), made_inside, torch.zeros(4))
+    with pytest.raises(ArgumentError, match="made in inference mode"):
+        bind(mutating(), made_inside, torch.zeros(4))
+
+
 def test_overlap_is_by_address_not_by_storage():
     base = torch.zeros(10)
     assert overlap(base[0:6:2], base[2:3])

@@ -244,6 +244,14 @@ def test_state_lives_in_the_loaded_copy_and_is_shared_by_its_entries(cache):
     assert torch.equal(eager(cache, digest).entry("read")()[0], torch.zeros(3))
 
 
+def test_state_of_a_model_loaded_in_inference_mode_is_written_outside_it_and_inside(cache):
+    digest, x = counter(cache), torch.ones(3)
+    with torch.inference_mode():
+        model = eager(cache, digest)
+        model.entry("step")(x)
+    assert torch.equal(model.entry("step")(x)[0], 2 * x)
+
+
 def test_state_under_many_threads_counts_every_call(cache):
     model = eager(cache, counter(cache))
     step, x = model.entry("step"), torch.ones(3)
