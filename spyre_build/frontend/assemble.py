@@ -150,8 +150,8 @@ def _read_inputs_instead(
                     kwargs=tuple((name, map_arg(arg, value_here, str)) for name, arg in node.kwargs),
                     aliases=tuple(value_here(value) for value in node.aliases),
                 )
-    outputs = [same.get(value, value) if value is not None else None for value in graph.outputs]
-    return replace(graph, nodes=nodes, outputs=outputs)
+    # Results stay values of their own: where eager gives the argument itself, the capture says so.
+    return replace(graph, nodes=nodes)
 
 
 # --- slots ------------------------------------------------------------------------------------------------------------

@@ -82,7 +82,7 @@ def canonicalise(
             f.Output(
                 v=number[value],
                 spec=map_spec(graph.specs[value], renamer.text),
-                alias_of=_alias(nodes, value, made, number),
+                alias_of=_alias(nodes, value, made, number, mutations),
             )
             for value in outputs
         ),
@@ -124,9 +124,19 @@ def alias_root(nodes: Sequence[IRNode], value: int, made: set[int]) -> int:
     return value
 
 
-def _alias(nodes: Sequence[IRNode], value: int, made: set[int], number: dict[int, int]) -> int | None:
+def _alias(
+    nodes: Sequence[IRNode],
+    value: int,
+    made: set[int],
+    number: dict[int, int],
+    mutations: Sequence[tuple[int, int]],
+) -> int | None:
     root = alias_root(nodes, value, made)
-    return None if root in made else number[root]
+    if root not in made:
+        return number[root]
+    # A compiler may make a value right where it is to be written, and hand that out as the result.
+    homes = {alias_root(nodes, source, made): target for target, source in mutations}
+    return number[homes[root]] if root in homes else None
 
 
 # --- order ------------------------------------------------------------------------------------------------------------
