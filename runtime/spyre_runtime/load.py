@@ -7,6 +7,7 @@ import warnings
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 import torch
+
 from spyre_cache.codec import decode
 from spyre_cache.errors import BlobNotFoundError, InvalidRecordError
 from spyre_cache.objects.manifest import Artifact, Manifest
