@@ -10,8 +10,9 @@ import torch
 
 from spyre_build.errors import MissingPieceError, TensorFileError, UsageError
 from spyre_build.golden import golden_tensors, verification_of
-from spyre_build.inspection import read_manifest
+from spyre_build.inspection import read_manifest, slot_spec
 from spyre_build.tensorfile import read_tensors, write_tensors
+from spyre_cache.errors import InvalidRecordError
 from spyre_cache.objects.fragment import SymSpec, TensorSpec
 from spyre_cache.objects.program import Leaf, Plain, Tree
 from spyre_runtime import trees
@@ -74,6 +75,7 @@ def call_arguments(program: Program, tensors: Mapping[str, torch.Tensor]) -> tup
 
     Raises:
         TensorFileError: a tensor is missing, or one has a name that no argument has.
+        InvalidRecordError: the program's argument trees contradict its arguments.
     """
     known = {name for a in program.arguments if a.value is None for name in (a.path, a.label)}
     stray = sorted(set(tensors) - known)
@@ -82,16 +84,19 @@ def call_arguments(program: Program, tensors: Mapping[str, torch.Tensor]) -> tup
         hint = f"{program.name} takes {', '.join(paths) or 'no tensors'}"
         raise TensorFileError(f"no argument is called {stray[0]!r}", hint=hint)
     leaves = [_leaf(program, argument, tensors) for argument in program.arguments]
-    args = trees.build(program.input_args, leaves)
-    kwargs = trees.build(program.input_kwargs, leaves)
-    return tuple(args), dict(kwargs)
+    try:
+        args = trees.build(program.input_args, leaves)
+        kwargs = trees.build(program.input_kwargs, leaves)
+        return tuple(args), dict(kwargs)
+    except (IndexError, TypeError, ValueError):
+        raise InvalidRecordError(f"the program {program.name[:80]} has arguments that no call can have") from None
 
 
 def _leaf(program: Program, argument: Argument, tensors: Mapping[str, torch.Tensor]) -> Any:
     if argument.value is not None:
         return from_plain(argument.value)
     given = tensors.get(argument.path, tensors.get(argument.label))
-    spec = argument.unused if argument.slot is None else program.slots[argument.slot].spec
+    spec = argument.unused if argument.slot is None else slot_spec(program, argument.slot)
     if isinstance(spec, SymSpec):
         if given is None or given.numel() != 1:
             raise TensorFileError(
@@ -118,6 +123,8 @@ def choose_program(manifest: Manifest, entry: str | None, tensors: Mapping[str, 
     if entry is None and len(names) > 1:
         raise UsageError(f"this model has the entries {', '.join(names)}", hint="choose one with --entry")
     found = [program for program in manifest.programs if entry in (None, program.name)]
+    if not names:
+        raise InvalidRecordError("this manifest has no programs")
     if not found:
         raise UsageError(f"no entry is called {entry!r}", hint=f"there are {', '.join(names)}")
     return next((program for program in found if _fits(program, tensors)), found[0])
@@ -126,7 +133,7 @@ def choose_program(manifest: Manifest, entry: str | None, tensors: Mapping[str, 
 def _fits(program: Program, tensors: Mapping[str, torch.Tensor]) -> bool:
     for argument in program.arguments:
         given = tensors.get(argument.path, tensors.get(argument.label))
-        spec = None if argument.slot is None else program.slots[argument.slot].spec
+        spec = slot_spec(program, argument.slot)
         if given is None or not isinstance(spec, TensorSpec):
             continue
         if len(spec.shape) != given.dim():
@@ -237,7 +244,8 @@ def _recorded(
         raise UsageError(
             "this model has no recorded inputs (it was submitted without weights)", hint="pass some with --inputs"
         )
-    wanted = choose_program(manifest, entry if entry is not None else manifest.programs[0].name, {}).name
+    first = manifest.programs[0].name if manifest.programs else None
+    wanted = choose_program(manifest, entry if entry is not None else first, {}).name
     for sequence in verification.sequences:
         for position, call in enumerate(sequence):
             if call.entry == wanted:

@@ -17,7 +17,8 @@ from spyre_cache.objects.manifest import Manifest
 if TYPE_CHECKING:
     from spyre_cache.cache import Cache
     from spyre_cache.digest import Digest
-    from spyre_cache.objects.program import Program, WeightEntry
+    from spyre_cache.objects.fragment import ValueSpec
+    from spyre_cache.objects.program import Argument, Program, WeightEntry
 
 _REF = re.compile(r"blake3:[0-9a-f]{6,64}|[a-z0-9][a-z0-9._-]{0,127}([:@][A-Za-z0-9][A-Za-z0-9._+-]{0,127})?")
 DTYPE_BYTES = {"complex128": 16, "float64": 8, "int64": 8, "uint64": 8, "complex64": 8}
@@ -83,10 +84,7 @@ def _entry(program: Program) -> dict[str, Any]:
         "capture": program.capture,
         "calls": len(fragments),
         "unique": len(set(fragments)),
-        "arguments": [
-            {"path": a.path, "label": a.label, "spec": "constant" if a.slot is None else _slot(program, a.slot)}
-            for a in program.arguments
-        ],
+        "arguments": [{"path": a.path, "label": a.label, "spec": _argument(program, a)} for a in program.arguments],
         "state": [slot.name for slot in program.slots if slot.kind == "state"],
         "symbols": [
             {"name": s.symbol.name, "min": s.symbol.min, "max": s.symbol.max, "slot": s.slot, "dim": s.dim}
@@ -96,8 +94,16 @@ def _entry(program: Program) -> dict[str, Any]:
     }
 
 
-def _slot(program: Program, index: int) -> str:
-    return shown_spec(program.slots[index].spec)
+def slot_spec(program: Program, index: int | None) -> ValueSpec | None:
+    """What a slot holds; None for no slot, and for one that a malformed program does not have."""
+    return program.slots[index].spec if index is not None and 0 <= index < len(program.slots) else None
+
+
+def _argument(program: Program, argument: Argument) -> str:
+    if argument.value is not None:
+        return "constant"
+    spec = argument.unused if argument.slot is None else slot_spec(program, argument.slot)
+    return "?" if spec is None else shown_spec(spec)
 
 
 def _fragment(cache: Cache, manifest: Manifest, index: int, calls: int) -> dict[str, Any]:
@@ -134,7 +140,7 @@ def weight_bytes(entry: WeightEntry) -> int:
     """Bytes that a weight takes in memory."""
     if entry.digest is not None:
         return entry.digest.size
-    return math.prod(int(d) for d in entry.shape) * DTYPE_BYTES.get(entry.dtype, 1)
+    return math.prod(d for d in entry.shape if isinstance(d, int)) * DTYPE_BYTES.get(entry.dtype, 1)
 
 
 def _weights(weights: tuple[WeightEntry, ...]) -> dict[str, Any]:
