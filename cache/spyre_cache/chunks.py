@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from blake3 import blake3
 
 from spyre_cache.codec import Record
-from spyre_cache.digest import Digest
+from spyre_cache.digest import Digest, hash_threads
 from spyre_cache.errors import CorruptBlobError, InvalidRecordError
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def join(chunks: ChunkList, get: Callable[[Digest], Buffer]) -> Iterator[Buffer]
     Raises:
         CorruptBlobError: a piece, or the whole, has another digest than the list says.
     """
-    whole = blake3(max_threads=blake3.AUTO)
+    whole = blake3(max_threads=hash_threads(chunks.blob.size))
     for chunk in chunks.chunks:
         piece = get(chunk)
         if Digest.of(memoryview(piece).cast("B")) != chunk:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Self
 
@@ -12,6 +13,26 @@ from spyre_cache.errors import InvalidRecordError
 
 _HEX = re.compile(r"[0-9a-f]{64}")
 _PRINTED = re.compile(r"blake3:([0-9a-f]{64})")
+
+
+_forked = False
+
+
+def _note_fork() -> None:
+    global _forked
+    _forked = True
+
+
+os.register_at_fork(after_in_child=_note_fork)
+
+
+def hash_threads(size: int) -> int:
+    """What to give `blake3` as `max_threads` for so many bytes.
+
+    One thread in a forked child: the library makes its pool once a process, and a child inherits it without its threads,
+    so that hashing with them would wait for ever.
+    """
+    return 1 if _forked or size <= 1 << 20 else blake3.AUTO
 
 
 class Digest(msgspec.Struct, frozen=True, order=True):
@@ -35,8 +56,7 @@ class Digest(msgspec.Struct, frozen=True, order=True):
     def of(cls, data: bytes | bytearray | memoryview) -> Self:
         """Digest of bytes in memory; above 1 MiB all cores hash."""
         size = len(data) if isinstance(data, (bytes, bytearray)) else data.nbytes
-        threads = blake3.AUTO if size > 1 << 20 else 1
-        return cls(blake3(data, max_threads=threads).hexdigest(), size)
+        return cls(blake3(data, max_threads=hash_threads(size)).hexdigest(), size)
 
     def __str__(self) -> str:
         return f"blake3:{self.hash}"

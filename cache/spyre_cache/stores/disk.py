@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 
 from blake3 import blake3
 
-from spyre_cache.digest import Digest
+from spyre_cache.digest import Digest, hash_threads
 from spyre_cache.errors import BlobNotFoundError, CorruptBlobError, InvalidRecordError
 from spyre_cache.fs import translated
 from spyre_cache.root import GC_LOCK
@@ -240,7 +240,7 @@ class DiskStore(LocalBlobStore):
         else:
             return self.put(head, raw=raw)
         packer = None if raw or not shrinks(memoryview(head)) else Packer()
-        hasher = blake3(max_threads=blake3.AUTO)
+        hasher = blake3(max_threads=hash_threads(BLOCK))
         size = 0
         fd, temporary = self._root.temporary(0o444)
         try:
@@ -388,7 +388,7 @@ def _blocks(source: Source) -> Iterator[Buffer]:
 
 def hash_file(path: Path, fd: int, size: int) -> Digest | None:
     """Digest of the plain bytes of an open file, or None when it is no sound envelope."""
-    hasher = blake3(max_threads=blake3.AUTO)
+    hasher = blake3(max_threads=hash_threads(size))
     if path.suffix == _PACKED:
         try:
             with EnvelopeReader(os.dup(fd)) as reader:
