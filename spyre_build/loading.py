@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spyre_build.config import load_settings
@@ -11,6 +9,9 @@ from spyre_cache.cache import Cache
 from spyre_cache.digest import Digest
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
     from spyre_runtime.load import LoadedModel
 
 

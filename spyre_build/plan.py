@@ -40,6 +40,7 @@ class Plan:
 
     @property
     def missing(self) -> list[PlannedAction]:
+        """What is to be compiled."""
         return [planned for planned in self.actions if planned.key not in self.hits]
 
 

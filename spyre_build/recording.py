@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import platform
 import warnings
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +21,8 @@ from spyre_runtime.correct import tensor_error, tolerance
 from spyre_runtime.plain import to_plain
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from spyre_build.spec import Entry, ModelSpec
     from spyre_cache.cache import Cache
 
@@ -77,9 +78,7 @@ def _varied(entry: Entry, seed: int | None) -> tuple[tuple[Any, ...], dict[str, 
     """Copies of the example's tensors; with a seed, other values of the same kind and range."""
     args_tree, kwargs_tree, leaves = flatten_call(entry.args, entry.kwargs)
     generator = torch.Generator().manual_seed(seed or 0)
-    tensors = [
-        _copy(tensor) if seed is None else _other(tensor, generator) for tensor in leaves.tensors
-    ]
+    tensors = [_copy(tensor) if seed is None else _other(tensor, generator) for tensor in leaves.tensors]
     return rebuild_call(args_tree, kwargs_tree, tensors)
 
 
@@ -179,7 +178,7 @@ def _golden(cache: Cache, call: _Call, eager: _Outcome, wide: _Outcome | None) -
 
 
 _AGREES = 0.1
-"""A reference farther from eager than this took another branch (a sort, a threshold): it says nothing about rounding."""
+"""A reference farther from eager than this took another branch (a sort, a threshold): it tells nothing of rounding."""
 
 
 def _wider(module: nn.Module) -> torch.dtype:

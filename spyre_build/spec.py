@@ -25,7 +25,7 @@ class Entry:
         args: example positional arguments; tensors may be of any device that exists here, their values matter only as
             golden inputs.
         kwargs: example keyword arguments.
-        dynamic_shapes: as `torch.export.export` takes it: by parameter name or by position, `{dim: Dim | None}` a tensor.
+        dynamic_shapes: as `torch.export.export` takes it: by parameter name or position, `{dim: Dim | None}` a tensor.
         buckets: sizes by name of a `Dim` in `dynamic_shapes`; each gives one static program, chosen by exact match.
         method: the module's method that is called.
     """
@@ -69,7 +69,9 @@ class ModelSpec:
 
     def __post_init__(self) -> None:
         if not self.entries:
-            raise SpecError("a ModelSpec has at least one entry, but none came", hint='entries={"forward": Entry((x,))}')
+            raise SpecError(
+                "a ModelSpec has at least one entry, but none came", hint='entries={"forward": Entry((x,))}'
+            )
         for name, entry in self.entries.items():
             if not _ENTRY_NAME.fullmatch(name):
                 raise SpecError(f"an entry's name is letters, digits, '_', '.' and '-', not {name!r}")

@@ -5,14 +5,11 @@ from __future__ import annotations
 import random
 import secrets
 import time
-from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
-import torch
 
 from spyre_build import builds
 from spyre_build.errors import BuildError, UsageError, VerificationError
@@ -21,28 +18,27 @@ from spyre_build.frontend.custom import declare
 from spyre_build.frontend.factory import load_spec
 from spyre_build.frontend.model import Model, build_model
 from spyre_build.frontend.partition import BlockPartition
-from spyre_build.golden import attach_verification
 from spyre_build.plan import Plan, PlannedAction, choose_targets, look_up, make_plan
-from spyre_build.recording import record
+from spyre_build.publishing import next_version, publish, verify_build
 from spyre_build.spec import WEIGHT_MODES, ModelSpec, WeightMode
-from spyre_build.tensors import store_weights, used_weights
 from spyre_cache.cache import Cache
 from spyre_cache.codec import encode
-from spyre_cache.digest import Digest
-from spyre_cache.objects.action import ActionResult
 from spyre_cache.objects.fragment import Description
-from spyre_cache.objects.manifest import Artifact, Manifest
 from spyre_cache.refs import check_name, check_version
 from spyre_workers.compile import audit as audit_action
 from spyre_workers.local import LocalPool
 from spyre_workers.toolchain import toolchain
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from spyre_cache.digest import Digest
+    from spyre_cache.objects.action import ActionResult
     from spyre_cache.objects.target import Target
 
 Status = Literal["ok", "partial", "failed"]
 _RECENT = 50
-_NO_DATA = "golden vectors are not recorded: the model's weights are not here"
 
 
 @dataclass
@@ -86,7 +82,7 @@ class Build:
         }
 
 
-def submit(
+def submit(  # noqa: PLR0913  the words users type, all by name
     spec: Any,
     *,
     targets: Sequence[str] | None = None,
@@ -104,7 +100,7 @@ def submit(
     """Compiles a model with no device.
 
     Args:
-        spec: a SPEC string, a directory with a `config.json`, a ModelSpec, `(module, args)` or `(module, args, kwargs)`.
+        spec: a SPEC string, a directory with a `config.json`, a ModelSpec, or what a factory may return.
         targets: target names; by default the highest CPU level of this host.
         tag: `name` or `name:version` to release the result under; a bare name takes the next whole number.
         weights: `store` keeps tensors in the cache, `external` their names and shapes, `none` nothing at all.
@@ -131,9 +127,19 @@ def submit(
 
                 cache = load_settings().cache
             cache = stack.enter_context(Cache.open(cache))
-        return _Submission(
-            spec, targets, release, weights, cache, jobs, audit, partition, events or NullEvents(), seq, batch, salt
-        ).run()
+        cutting = partition if isinstance(partition, BlockPartition) else BlockPartition.parse(partition or "blocks")
+        options = _Options(
+            targets=targets,
+            release=release,
+            weights=weights,
+            jobs=jobs,
+            audit=audit,
+            partition=cutting,
+            seq=seq,
+            batch=batch,
+            salt=salt,
+        )
+        return _Submission(spec, options, cache, events or NullEvents()).run()
 
 
 def _parse_tag(tag: str | None) -> tuple[str, str] | None:
@@ -146,34 +152,30 @@ def _parse_tag(tag: str | None) -> tuple[str, str] | None:
     return name, version
 
 
+@dataclass(frozen=True)
+class _Options:
+    targets: Sequence[str] | None
+    release: tuple[str, str] | None
+    weights: WeightMode
+    jobs: int | None
+    audit: float
+    partition: BlockPartition
+    seq: int
+    batch: int
+    salt: str
+
+
 class _Submission:
     """One run of `submit`; phases in order, each with its time."""
 
-    def __init__(
-        self,
-        spec: Any,
-        targets: Sequence[str] | None,
-        release: tuple[str, str] | None,
-        weights: WeightMode,
-        cache: Cache,
-        jobs: int | None,
-        audit: float,
-        partition: str | BlockPartition | None,
-        events: Events,
-        seq: int,
-        batch: int,
-        salt: str,
-    ) -> None:
-        self.words, self.release, self.weights, self.cache = spec, release, weights, cache
-        self.jobs, self.audit, self.events, self.salt = jobs, audit, events, salt
-        self.seq, self.batch = seq, batch
-        self.partition = partition if isinstance(partition, BlockPartition) else BlockPartition.parse(partition or "blocks")
-        self.target_names = targets
+    def __init__(self, spec: Any, options: _Options, cache: Cache, events: Events) -> None:
+        self.words, self.options, self.cache, self.events = spec, options, cache, events
         self.build = Build(id=_new_id(), name="", cache=str(cache.path))
         self.record = builds.BuildRecord(
             id=self.build.id, started=time.time(), spec=spec if isinstance(spec, str) else type(spec).__name__
         )
         self.started = self.mark = time.perf_counter()
+        self.current = ""
 
     def run(self) -> Build:
         """Everything; the build's record is kept whatever happens."""
@@ -188,25 +190,25 @@ class _Submission:
 
     def _phase(self, name: str) -> None:
         self._end_phase()
-        self._current = name
+        self.current = name
         self.events.phase(name)
-
-    _current = ""
 
     def _end_phase(self) -> None:
         now = time.perf_counter()
-        if self._current:
-            self.build.seconds[self._current] = self.build.seconds.get(self._current, 0.0) + now - self.mark
+        if self.current:
+            self.build.seconds[self.current] = self.build.seconds.get(self.current, 0.0) + now - self.mark
         self.mark = now
 
     def _run(self) -> None:
         self._phase("import")
-        targets = choose_targets(self.target_names)
-        spec = load_spec(self.words, weights=self.weights, seq=self.seq, batch=self.batch)
-        self.build.name = self.release[0] if self.release else spec.name or type(spec.module).__name__.lower()
+        targets = choose_targets(self.options.targets)
+        spec = load_spec(self.words, weights=self.options.weights, seq=self.options.seq, batch=self.options.batch)
+        self.build.name = (
+            self.options.release[0] if self.options.release else spec.name or type(spec.module).__name__.lower()
+        )
         pool = LocalPool(
             self.cache.blobs,
-            jobs=self.jobs,
+            jobs=self.options.jobs,
             imports=declare(spec.custom_ops).imports,
             builder=self.build.id,
         )
@@ -230,13 +232,13 @@ class _Submission:
 
     def _build(self, spec: ModelSpec, targets: Sequence[Target], pool: LocalPool) -> None:
         self._phase("capture")
-        model = build_model(spec, self.partition)
+        model = build_model(spec, self.options.partition)
         self._end_phase()
-        self._current = ""
+        self.current = ""
         self.build.seconds |= model.seconds
         self.build.notes += model.notes
         self._phase("lookup")
-        plan = make_plan(model.pool.digests, targets, toolchain(), self.salt)
+        plan = make_plan(model.pool.digests, targets, toolchain(), self.options.salt)
         look_up(plan, self.cache)
         self.events.planned(len(plan.actions), len(plan.hits))
         self.build.peak_rss_bytes["plan"] = _peak_rss()
@@ -250,13 +252,35 @@ class _Submission:
         self._phase("publish")
         self._publish(spec, model, plan, results, targets)
 
+    def _publish(
+        self,
+        spec: ModelSpec,
+        model: Model,
+        plan: Plan,
+        results: Mapping[str, ActionResult],
+        targets: Sequence[Target],
+    ) -> None:
+        if self.build.status == "failed":
+            return
+        manifest = publish(self.cache, spec, model, plan, results, targets, self.options.weights)
+        digest = manifest.digest()
+        if self.build.status == "ok":
+            self._phase("verify")
+            note = verify_build(self.cache, spec, model, manifest, self.options.weights)
+            self.build.notes += [note] if note else []
+            self._phase("publish")
+        self.build.manifest = digest
+        if self.build.status == "ok" and self.options.release is not None:
+            name, version = self.options.release
+            version = version or next_version(self.cache, name, digest)
+            self.cache.refs.tag(name, version, digest)
+            self.build.name = f"{name}:{version}"
+
     # --- compile ---
 
     def _store_fragments(self, model: Model, plan: Plan) -> None:
         """Fragments and action documents, so that workers, replay and explain find them."""
-        for fragment, digest, origins in zip(
-            model.pool.fragments, model.pool.digests, model.pool.origins, strict=True
-        ):
+        for fragment, digest, origins in zip(model.pool.fragments, model.pool.digests, model.pool.origins, strict=True):
             self.cache.blobs.put(fragment.encoded())
             self.cache.blobs.put(encode(Description(fragment=digest, origins=origins)))
         for planned in plan.missing:
@@ -293,9 +317,9 @@ class _Submission:
         Raises:
             VerificationError: other bytes came.
         """
-        if self.audit <= 0 or not compiled:
+        if self.options.audit <= 0 or not compiled:
             return
-        count = min(len(compiled), max(1, round(len(compiled) * min(self.audit, 100.0) / 100)))
+        count = min(len(compiled), max(1, round(len(compiled) * min(self.options.audit, 100.0) / 100)))
         for planned in random.Random(self.build.id).sample(compiled, count):  # noqa: S311  a sample, not a secret
             difference = audit_action(planned.action, results[planned.key], self.cache.blobs)
             if difference:
@@ -330,74 +354,6 @@ class _Submission:
         self.build.failures = [_failure(planned, results[planned.key], model) for planned in failed]
         self.build.status = "ok" if not failed else "failed" if len(failed) == len(plan.actions) else "partial"
         self._note_plan(plan, results)
-
-    def _publish(
-        self,
-        spec: ModelSpec,
-        model: Model,
-        plan: Plan,
-        results: Mapping[str, ActionResult],
-        targets: Sequence[Target],
-    ) -> None:
-        if self.build.status == "failed":
-            return
-        weights = used_weights(model.programs, model.table)
-        with self.cache.blobs.batch():
-            for fragment in model.pool.fragments:
-                self.cache.blobs.put(fragment.encoded())
-            index = store_weights(self.cache, weights, self.weights)
-        manifest = Manifest(
-            programs=tuple(model.programs),
-            fragments=tuple(model.pool.digests),
-            artifacts=tuple(_artifact(planned, results[planned.key]) for planned in plan.actions
-                            if results[planned.key].status == "ok"),
-            weights=index,
-            weight_mode=self.weights,
-            targets=tuple(sorted(target.name for target in targets)),
-            custom_ops=tuple(sorted({*spec.custom_ops, *model.custom_ops})),
-            partition=model.partition,
-            torch=torch.__version__.partition("+")[0],
-        )  # fmt: skip
-        digest = self.cache.put_manifest(manifest)
-        self.build.manifest = digest
-        if self.build.status == "ok":
-            self._verify(spec, model, manifest, digest)
-        if self.build.status == "ok" and self.release is not None:
-            name, version = self.release
-            version = version or _next_version(self.cache, name, digest)
-            self.cache.refs.tag(name, version, digest)
-            self.build.name = f"{name}:{version}"
-
-    def _verify(self, spec: ModelSpec, model: Model, manifest: Manifest, digest: Digest) -> None:
-        """Replays golden vectors through what was just compiled, where this host can run it."""
-        weights = used_weights(model.programs, model.table)
-        if self.weights != "store" or not all(weight.real for weight in weights):
-            self.build.notes.append(_NO_DATA)
-            return
-        from spyre_build.verify import replay_golden
-
-        self._phase("verify")
-        names = {slot.name for program in model.programs for slot in program.slots if slot.kind == "state"}
-        written = [weight.tensor for weight in weights if weight.name in names]
-        verification = record(self.cache, spec, written)
-        attach_verification(self.cache, digest, verification)
-        if _runnable(manifest):
-            replay = replay_golden(self.cache, digest, manifest, verification)
-            if replay.findings:
-                self.build.status = "failed"
-                self.build.manifest = None
-                where = f"; first in {replay.fragment}" if replay.fragment else ""
-                self.build.failures.append(
-                    {"fragment": replay.fragment, "target": manifest.targets[0], "error": replay.findings[0], "nodes": []}
-                )
-                raise VerificationError(
-                    f"what was compiled does not give what eager gives: {replay.findings[0]}{where}",
-                    fragment=replay.fragment,
-                    hint="nothing was released; `spyre-build replay` and --device eager show which side is wrong",
-                )
-        else:
-            self.build.notes.append("not replayed: this machine cannot run any of the targets")
-        self._phase("publish")
 
     # --- records ---
 
@@ -437,28 +393,6 @@ class _Submission:
                 raise
 
 
-def _runnable(manifest: Manifest) -> bool:
-    """Whether this host can run one whole target of the model."""
-    from spyre_runtime.host import lacking
-
-    for target in manifest.targets:
-        mine = [artifact for artifact in manifest.artifacts if artifact.target == target]
-        if len(mine) == len(manifest.fragments) and all(lacking(artifact.requires) is None for artifact in mine):
-            return True
-    return False
-
-
-def _artifact(planned: PlannedAction, result: ActionResult) -> Artifact:
-    assert result.requires is not None  # a success states what it needs
-    return Artifact(
-        fragment=planned.fragment,
-        target=planned.action.target.name,
-        action=planned.key,
-        outputs=result.outputs,
-        requires=result.requires,
-    )
-
-
 def _failure(planned: PlannedAction, result: ActionResult, model: Model) -> dict[str, Any]:
     """A failed fragment in the user's words: operators with the lines of the model they come from."""
     failure = result.failure
@@ -481,16 +415,6 @@ def _failure(planned: PlannedAction, result: ActionResult, model: Model) -> dict
     }
 
 
-def _next_version(cache: Cache, name: str, digest: Digest) -> str:
-    """The version of this manifest under this name, or the next whole number."""
-    entries = cache.refs.releases(name)
-    for entry in entries:
-        if entry.manifest == digest:
-            return entry.version
-    numbers = [int(entry.version) for entry in entries if entry.version.isdecimal()]
-    return str(max(numbers, default=0) + 1)
-
-
 def _new_id() -> str:
     return time.strftime("%Y%m%d-%H%M%S-", time.gmtime()) + secrets.token_hex(3)
 
@@ -504,6 +428,3 @@ def _peak_rss() -> int:
 def _one_line(error: BaseException) -> str:
     text = str(error).strip().partition("\n")[0]
     return text if isinstance(error, BuildError) else f"{type(error).__name__}: {text}"
-
-
-__all__ = ["Build", "submit"]

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-
-import torch
-from torch import nn
+from typing import TYPE_CHECKING
 
 from spyre_build.frontend.canonical import Canonical, canonicalise
 from spyre_build.frontend.capture import Captured, GraphResult, InputBinding, WeightBinding
 from spyre_build.frontend.ir import IRNode, ModelGraph, symbols_in
-from spyre_build.frontend.partition import BlockPartition
-from spyre_build.frontend.weightless import Weight, WeightTable
-from spyre_build.spec import Entry
-from spyre_cache.digest import Digest
 from spyre_cache.objects import fragment as f
 from spyre_cache.objects import program as p
 from spyre_runtime.plain import to_plain
 from spyre_runtime.vocabulary import DTYPE_NAMES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import torch
+    from torch import nn
+
+    from spyre_build.frontend.partition import BlockPartition
+    from spyre_build.frontend.weightless import Weight, WeightTable
+    from spyre_build.spec import Entry
+    from spyre_cache.digest import Digest
 
 
 @dataclass
@@ -32,6 +36,7 @@ class FragmentPool:
     _index: dict[str, int] = field(default_factory=dict)
 
     def add(self, canonical: Canonical, graph: ModelGraph) -> int:
+        """The index of a fragment; a new one gets the next."""
         digest = canonical.fragment.digest()
         known = self._index.get(digest.hash)
         if known is not None:
@@ -65,7 +70,9 @@ def cut(graph: ModelGraph, partition: BlockPartition) -> Cut:
     """
     graph = _freeze_old_outputs(graph)
     regions = partition.regions(graph)
-    region_of = {value: place for place, indices in enumerate(regions) for i in indices for value in graph.nodes[i].values}
+    region_of = {
+        value: place for place, indices in enumerate(regions) for i in indices for value in graph.nodes[i].values
+    }
     readers = _readers(graph, regions)
     root = _roots(graph)
     family: dict[int, list[int]] = {}
@@ -74,15 +81,15 @@ def cut(graph: ModelGraph, partition: BlockPartition) -> Cut:
     sunk: list[list[tuple[int, int]]] = [[] for _ in regions]
     late: list[tuple[int, int]] = []
     same: dict[int, int] = {}
-    for target, value in graph.mutations:
-        home = region_of.get(value)
+    for target, written in graph.mutations:
+        home = region_of.get(written)
         last = max((max(readers.get(member, [-1])) for member in family.get(target, [target])), default=-1)
         if home is None or last > home:
-            late.append((target, value))
+            late.append((target, written))
             continue
-        sunk[home].append((target, value))
-        if graph.specs[target] == graph.specs[value]:
-            same[value] = target
+        sunk[home].append((target, written))
+        if graph.specs[target] == graph.specs[written]:
+            same[written] = target
     graph = _read_inputs_instead(graph, regions, region_of, same)
     return Cut(graph, regions, sunk, late)
 
@@ -102,9 +109,9 @@ def _readers(graph: ModelGraph, regions: list[list[int]]) -> dict[int, list[int]
         for index in indices:
             for value in graph.nodes[index].reads():
                 readers.setdefault(value, []).append(place)
-    for value in graph.outputs:
-        if value is not None:
-            readers.setdefault(value, []).append(len(regions))
+    for result in graph.outputs:
+        if result is not None:
+            readers.setdefault(result, []).append(len(regions))
     return readers
 
 
@@ -207,43 +214,54 @@ _SLOT_KINDS = {"parameter": "weight", "buffer": "buffer", "constant": "const"}
 
 
 def tensor_spec(tensor: torch.Tensor) -> f.TensorSpec:
+    """Dtype, shape and strides of a tensor as a record."""
     return f.TensorSpec(dtype=DTYPE_NAMES[tensor.dtype], shape=tuple(tensor.shape), stride=tuple(tensor.stride()))
 
 
-def assemble(
-    name: str,
-    bucket: Mapping[str, int],
-    module: nn.Module,
-    entry: Entry,
-    captured: Captured,
-    graph: ModelGraph,
-    constants: list[torch.Tensor],
-    table: WeightTable,
-    partition: BlockPartition,
-    pool: FragmentPool,
-    sizes: list[str],
-) -> p.Program:
+@dataclass(frozen=True)
+class Captive:
+    """One entry on its way to a program.
+
+    Attributes:
+        name: the entry's; `bucket` the sizes that it was made for.
+        graph: its inputs are the captured graph's placeholders, then `constants`.
+        sizes: expressions of the sizes that the result holds as Python integers.
+    """
+
+    name: str
+    bucket: Mapping[str, int]
+    module: nn.Module
+    entry: Entry
+    captured: Captured
+    graph: ModelGraph
+    constants: list[torch.Tensor]
+    sizes: list[str]
+
+
+def assemble(captive: Captive, table: WeightTable, partition: BlockPartition, pool: FragmentPool) -> p.Program:
     """Cuts one entry's graph, adds its fragments to the pool and wires them.
 
     Args:
-        graph: whose inputs are the captured graph's placeholders, then `constants`.
-        sizes: expressions of the sizes that the result holds as Python integers.
+        captive: the entry.
+        table: the model's tensors.
+        partition: how to cut.
         pool: takes the fragments; those that other entries brought are shared.
     """
+    module, entry, captured, graph = captive.module, captive.entry, captive.captured, captive.graph
     parts = cut(graph, partition)
     graph = parts.graph
     slots = _Slots(graph)
     written = {target for target, _ in graph.mutations}
-    arguments = _bind_inputs(captured, graph, constants, table, slots, written)
+    arguments = _bind_inputs(captive, graph, table, slots, written)
     steps = _steps(parts, slots, pool)
-    output, kept = _output(captured, graph, slots, arguments, sizes)
+    output, kept = _output(captured, graph, slots, arguments, captive.sizes)
     writebacks = tuple(
         p.WriteBack(target=slots.of_value[target], source=slots.of_value[value]) for target, value in parts.late
     )
     keep = kept | {back.source for back in writebacks} | {back.target for back in writebacks}
     return p.Program(
-        name=name,
-        bucket=tuple(sorted(bucket.items())),
+        name=captive.name,
+        bucket=tuple(sorted(captive.bucket.items())),
         parameters=_parameters(module, entry),
         defaults=_defaults(module, entry),
         input_args=captured.args_tree,
@@ -263,16 +281,12 @@ def assemble(
 
 
 def _bind_inputs(
-    captured: Captured,
-    graph: ModelGraph,
-    constants: list[torch.Tensor],
-    table: WeightTable,
-    slots: _Slots,
-    written: set[int],
+    captive: Captive, graph: ModelGraph, table: WeightTable, slots: _Slots, written: set[int]
 ) -> dict[int, int]:
     """Slots for the graph's inputs; gives the slot of each tensor leaf of the arguments that is used."""
     used = {value for node in graph.nodes for value in node.reads()} | {v for v in graph.outputs if v is not None}
     used |= written | {value for _, value in graph.mutations}
+    captured = captive.captured
     of_leaf: dict[int, int] = {}
     for value, binding in enumerate(captured.bindings):
         if isinstance(binding, InputBinding):
@@ -280,7 +294,7 @@ def _bind_inputs(
                 of_leaf[binding.leaf] = slots.argument(value)
         elif isinstance(binding, WeightBinding) and value in used:
             slots.bind(value, slots.weight(binding.weight, written=value in written))
-    for place, tensor in enumerate(constants):
+    for place, tensor in enumerate(captive.constants):
         value = len(captured.bindings) + place
         if value in used:
             slots.bind(value, slots.weight(table.add_constant(tensor), written=value in written))
@@ -413,9 +427,7 @@ def labels(captured: Captured, module: nn.Module, entry: Entry) -> list[str]:
     return found
 
 
-def _arguments(
-    captured: Captured, module: nn.Module, entry: Entry, of_leaf: dict[int, int]
-) -> tuple[p.Argument, ...]:
+def _arguments(captured: Captured, module: nn.Module, entry: Entry, of_leaf: dict[int, int]) -> tuple[p.Argument, ...]:
     names = labels(captured, module, entry)
     return tuple(
         p.Argument(path=path, label=names[leaf], slot=of_leaf.get(leaf))

@@ -7,8 +7,8 @@ outputs by definition; symbols are renamed by first use.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from blake3 import blake3
@@ -16,6 +16,9 @@ from blake3 import blake3
 from spyre_build.frontend.ir import IRNode, ModelGraph, arg_texts, map_arg, map_spec, spec_texts, symbols_in
 from spyre_build.frontend.sizes import spell, strip
 from spyre_cache.objects import fragment as f
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
 
 
 @dataclass(frozen=True)
@@ -74,9 +77,7 @@ def canonicalise(
             )
             for value in inputs
         )
-        + tuple(
-            f.Input(kind="symint", spec=f.SymSpec(kind="int", expr=renamer.names[name])) for name in renamer.given
-        ),
+        + tuple(f.Input(kind="symint", spec=f.SymSpec(kind="int", expr=renamer.names[name])) for name in renamer.given),
         nodes=tuple(_node(node, number, renamer) for node in ordered),
         outputs=tuple(
             f.Output(
@@ -87,7 +88,9 @@ def canonicalise(
             for value in outputs
         ),
         mutations=tuple(
-            sorted((f.Mutation(input=number[target], v=number[value]) for target, value in mutations), key=_mutation_key)
+            sorted(
+                (f.Mutation(input=number[target], v=number[value]) for target, value in mutations), key=_mutation_key
+            )
         ),
     )
     fragment = f.Fragment(graph=record, symbols=renamer.symbols(), constraints=renamer.constraints())
@@ -109,7 +112,7 @@ def _node(node: IRNode, number: dict[int, int], renamer: _Symbols) -> f.Node:
         args=tuple(map_arg(arg, number.__getitem__, renamer.text) for arg in node.args),
         kwargs=tuple((name, map_arg(arg, number.__getitem__, renamer.text)) for name, arg in node.kwargs),
         results=tuple(map_spec(spec, renamer.text) for spec in node.results),
-        pack=node.pack,  # type: ignore[arg-type]  one of the literals by construction
+        pack=node.pack,
     )
 
 
@@ -285,13 +288,10 @@ class _Symbols:
         return tuple(sorted({self.text(text) for text in mine}))
 
 
-def rename(text: str, exprs: dict[str, object], names: dict[str, str]) -> str:
+def rename(text: str, exprs: dict[str, Any], names: dict[str, str]) -> str:
     """An expression with other symbols, spelled anew (order inside a sum depends on names)."""
     import sympy
 
     expr = exprs[text]
-    mapping = {
-        symbol: sympy.Symbol(names[str(symbol)], integer=True, positive=True)
-        for symbol in expr.free_symbols  # type: ignore[attr-defined]  a sympy expression
-    }
-    return strip(spell(expr.xreplace(mapping)))  # type: ignore[attr-defined]
+    mapping = {symbol: sympy.Symbol(names[str(symbol)], integer=True, positive=True) for symbol in expr.free_symbols}
+    return strip(spell(expr.xreplace(mapping)))

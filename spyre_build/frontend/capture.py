@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import fx, nn
@@ -24,8 +23,12 @@ from spyre_build.frontend.dynamic import DimSpec, mark_dynamic
 from spyre_build.frontend.origins import error_place
 from spyre_build.frontend.structure import Leaves, flatten_call, rebuild_call
 from spyre_build.frontend.weightless import Weight, WeightTable, fake_weights
-from spyre_build.spec import Entry
 from spyre_cache.objects.program import Leaf, Tree
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from spyre_build.spec import Entry
 
 CaptureKind = Literal["dynamo", "export"]
 
@@ -117,7 +120,11 @@ def capture(
             return Captured(args_tree=args_tree, kwargs_tree=kwargs_tree, leaves=leaves, **found)
         found = _by_export(module, entry, table, args, kwargs, fakes, dims, what, problem)
         return Captured(
-            args_tree=args_tree, kwargs_tree=kwargs_tree, leaves=leaves, notes=[f"captured by export: {problem}"], **found
+            args_tree=args_tree,
+            kwargs_tree=kwargs_tree,
+            leaves=leaves,
+            notes=[f"captured by export: {problem}"],
+            **found,
         )
 
 
@@ -159,7 +166,7 @@ class _DynamoCannot(Exception):  # noqa: N818  not an error to anyone outside th
 
 def dynamo_settings() -> Any:
     """The settings under which every door captures: static unless marked, numbers frozen, one graph."""
-    return torch._dynamo.config.patch(
+    return torch._dynamo.config.patch(  # noqa: SLF001  dynamo has no public door for a capture
         specialize_int=True,
         specialize_float=True,
         assume_static_by_default=True,
@@ -182,7 +189,7 @@ def _by_dynamo(
     from torch._dynamo.utils import dynamo_timed, get_metrics_context
     from torch.fx.experimental import _config as shapes_config
 
-    torch._dynamo.reset()
+    torch._dynamo.reset()  # noqa: SLF001
     before = side_effects.snapshot(module)
     try:
         with (
@@ -194,7 +201,7 @@ def _by_dynamo(
         ):
             out = fullgraph_capture(call, args, kwargs)
         if out.backend_input is None:
-            raise _DynamoCannot(CaptureError("no operators"), "its forward calls no tensor operator")
+            raise _DynamoCannot(CaptureError("no operators"), "its forward calls no tensor operator")  # noqa: TRY301
         graph = out.backend_input.graph_module
         seen: dict[str, Any] = {}
 
@@ -211,7 +218,7 @@ def _by_dynamo(
         result = run(*(() if root is None else (root,)), *args, **kwargs)
     except (_DynamoCannot, CaptureError):
         raise
-    except Exception as error:  # noqa: BLE001  dynamo raises whatever the model or torch raises; export may do better
+    except Exception as error:
         raise _DynamoCannot(error) from error
     finally:
         changed = side_effects.restore(module, before)
@@ -280,7 +287,7 @@ def _examples(graph: fx.GraphModule, shape_env: Any) -> dict[str, Any]:
     return {"examples": examples, "fake_mode": mode}
 
 
-def _by_export(
+def _by_export(  # noqa: PLR0913, PLR0917  the two ways to capture take the same things
     module: nn.Module,
     entry: Entry,
     table: WeightTable,

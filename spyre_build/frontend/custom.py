@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
+from typing import TYPE_CHECKING
 
 import torch
 
 from spyre_build.errors import FactoryError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ def _definitions() -> list[tuple[str, str]]:
 
 
 def _homes(entry: str) -> list[str]:
-    """Where the Python definitions of a namespace or operator live: a module, or a file that is not importable by name."""
+    """Where the Python definitions of a namespace or operator live: modules, or files not importable by name."""
     found = []
     for name, home in _definitions():
         if entry not in {name.partition(".")[0], name.partition("::")[0]} or not home:

@@ -16,7 +16,10 @@ from spyre_build.spec import Entry
 
 @dataclass(frozen=True)
 class DimSpec:
-    """A dimension that may vary. `name` is empty for `Dim.DYNAMIC`; `max` None means unbounded; `may_be_static` is `Dim.AUTO`'s."""
+    """A dimension that may vary.
+
+    `name` is empty for `Dim.DYNAMIC`; `max` None means unbounded; `may_be_static` is `Dim.AUTO`'s.
+    """
 
     name: str = ""
     min: int = 2
@@ -113,8 +116,8 @@ def _dim(item: Any) -> DimSpec | None:
             hint="mark it with torch.export.Dim.DYNAMIC: the relation is found while tracing",
         )
     upper = getattr(item, "max", None)
-    unbounded = upper is None or upper >= (1 << 62)
-    return DimSpec(name, max(2, getattr(item, "min", 2) or 2), None if unbounded else int(upper))
+    bounded = isinstance(upper, int) and upper < (1 << 62)
+    return DimSpec(name, max(2, getattr(item, "min", 2) or 2), upper if bounded else None)
 
 
 def mark_dynamic(fake: torch.Tensor, dims: dict[int, DimSpec]) -> None:
@@ -131,11 +134,12 @@ def mark_dynamic(fake: torch.Tensor, dims: dict[int, DimSpec]) -> None:
                 hint="give a larger example, or a separate entry for this size",
             )
         if spec.may_be_static:
-            torch._dynamo.maybe_mark_dynamic(fake, dim)
+            torch._dynamo.maybe_mark_dynamic(fake, dim)  # noqa: SLF001
         else:
             from torch.utils._sympy.numbers import int_oo
 
-            torch._dynamo.mark_dynamic(fake, dim, min=spec.min, max=int_oo if spec.max is None else spec.max)
+            upper = int_oo if spec.max is None else spec.max
+            torch._dynamo.mark_dynamic(fake, dim, min=spec.min, max=upper)  # noqa: SLF001
 
 
 def bucket_entry(entry: Entry, bucket: Mapping[str, int], dims: dict[int, dict[int, DimSpec]], what: str) -> Entry:

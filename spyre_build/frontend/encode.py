@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
@@ -22,6 +21,9 @@ from spyre_runtime.vocabulary import (
     MEMORY_FORMAT_NAMES,
 )
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 _DROPPED = {
     "aten::_assert_tensor_metadata",
     "aten::_assert_async.msg",
@@ -29,7 +31,13 @@ _DROPPED = {
     "aten::sym_constrain_range",
     "aten::sym_constrain_range_for_size",
 }
-_ALIASES_UNSAID = {"aten::_unsafe_view", "aten::_reshape_alias", "aten::reshape", "aten::contiguous", "aten::lift_fresh"}
+_ALIASES_UNSAID = {
+    "aten::_unsafe_view",
+    "aten::_reshape_alias",
+    "aten::reshape",
+    "aten::contiguous",
+    "aten::lift_fresh",
+}
 _MAX_BRANCH_DEPTH = 8
 
 
@@ -42,10 +50,10 @@ class Encoder:
     """
 
     def __init__(self, declared: frozenset[str], what: str) -> None:
-        self._declared = declared
-        self._what = what
+        self.declared = declared
+        self.what = what
         self._names: dict[Any, Any] = {}  # torch's symbol -> ours
-        self.exprs: dict[str, object] = {}
+        self.exprs: dict[str, Any] = {}
         self.constants: list[torch.Tensor] = []
         self.custom_ops: set[str] = set()
         self.random: list[str] = []
@@ -71,7 +79,7 @@ class Encoder:
         if known is None:
             if str(symbol).startswith(("u", "zuf")):
                 raise UnsupportedError(
-                    f"{self._what}: a shape depends on the values of a tensor (nonzero, item, unique, boolean indexing), "
+                    f"{self.what}: a shape depends on the values of a tensor (nonzero, item, unique, a boolean index), "
                     "which cannot be compiled ahead",
                     hint="use torch.where or a mask of fixed size, or return the mask and select outside the model",
                 )
@@ -81,7 +89,7 @@ class Encoder:
 
     @property
     def names(self) -> dict[Any, Any]:
-        """torch's symbols in order of first use, with ours."""
+        """Torch's symbols in order of first use, with ours."""
         return self._names
 
     # --- values ---
@@ -92,18 +100,18 @@ class Encoder:
             return f.NoneSpec()
         if isinstance(value, torch.Tensor):
             if value.layout is not torch.strided:
-                raise UnsupportedError(f"tensors are strided, but {where or self._what} makes a {value.layout} one")
+                raise UnsupportedError(f"tensors are strided, but {where or self.what} makes a {value.layout} one")
             if value.dtype not in DTYPE_NAMES:
-                raise UnsupportedError(f"{where or self._what} makes a tensor of {value.dtype}, which has no name here")
+                raise UnsupportedError(f"{where or self.what} makes a tensor of {value.dtype}, which has no name here")
             shape = tuple(self.size(dim) for dim in value.shape)
             stride = tuple(self.size(step) for step in value.stride())
             return f.TensorSpec(dtype=DTYPE_NAMES[value.dtype], shape=shape, stride=stride)
         if isinstance(value, (torch.SymInt, torch.SymBool, torch.SymFloat, int, float, bool)):
             kind = "bool" if isinstance(value, (bool, torch.SymBool)) else "int"
             if isinstance(value, (float, torch.SymFloat)):
-                raise UnsupportedError(f"{where or self._what} computes a float from sizes, which is not supported")
+                raise UnsupportedError(f"{where or self.what} computes a float from sizes, which is not supported")
             return f.SymSpec(kind="bool" if kind == "bool" else "int", expr=str(self.size(value)))
-        raise UnsupportedError(f"{where or self._what} makes a {type(value).__name__}, which no fragment can hold")
+        raise UnsupportedError(f"{where or self.what} makes a {type(value).__name__}, which no fragment can hold")
 
     def encode(self, module: fx.GraphModule) -> ModelGraph:
         """The IR of a lowered graph; constants met on the way follow its placeholders as further inputs.
@@ -162,7 +170,7 @@ class _Body:
             value = _branch_name(self.module, str(node.target))
             if isinstance(value, torch.Tensor):
                 if self.depth:
-                    raise UnsupportedError(f"{self.encoder._what}: a branch holds a literal tensor")  # noqa: SLF001
+                    raise UnsupportedError(f"{self.encoder.what}: a branch holds a literal tensor")
                 self.encoder.constants.append(_real(value))
                 self._input(node, value)
         for node in graph.nodes:
@@ -187,7 +195,7 @@ class _Body:
         for item in results if isinstance(results, (tuple, list)) else (results,):
             value = self.values.get(item) if isinstance(item, fx.Node) else None
             if isinstance(value, list):
-                raise UnsupportedError(f"{self.encoder._what} returns an operator's whole tuple")  # noqa: SLF001
+                raise UnsupportedError(f"{self.encoder.what} returns an operator's whole tuple")
             self.outputs.append(value)
 
     def _call(self, node: fx.Node) -> None:
@@ -207,7 +215,7 @@ class _Body:
         if name is None:
             raise UnsupportedError(f"{where} is not an operator that a fragment can hold", nodes=(where,))
         if name == "aten::copy_" and self._writes_input(node):
-            target_value, source = self.values[node.args[0]], self.values[node.args[1]]  # type: ignore[index]
+            target_value, source = (self.values[item] for item in node.args[:2] if isinstance(item, fx.Node))
             assert isinstance(target_value, int)
             assert isinstance(source, int)
             self.mutations.append((target_value, source))
@@ -242,7 +250,7 @@ class _Body:
 
     def _declared(self, name: str) -> bool:
         namespace = name.partition("::")[0]
-        return not self.encoder._declared.isdisjoint({namespace, name, name.partition(".")[0]})  # noqa: SLF001
+        return not self.encoder.declared.isdisjoint({namespace, name, name.partition(".")[0]})
 
     def _add(self, node: fx.Node, name: str, target: Any, value: Any, where: str) -> None:
         many = isinstance(value, (tuple, list))
@@ -356,7 +364,9 @@ class _Body:
             return f.DTypeArg(v=DTYPE_NAMES[item])
         if isinstance(item, torch.device):
             if item.type not in {"cpu", "meta"}:
-                raise UnsupportedError(f"{where} makes a tensor on {item}; a submitted model stays on cpu", nodes=(where,))
+                raise UnsupportedError(
+                    f"{where} makes a tensor on {item}; a submitted model stays on cpu", nodes=(where,)
+                )
             return f.DeviceArg(v=item.type)
         if isinstance(item, torch.layout) and item in LAYOUT_NAMES:
             return f.LayoutArg(v=LAYOUT_NAMES[item])
@@ -374,7 +384,9 @@ class _Body:
             value = _branch_name(self.module, str(node.target))
             if isinstance(value, fx.GraphModule):
                 return f.GraphArg(graph=_branch(self.encoder, value, self.depth + 1))
-            raise UnsupportedError(f"{where} takes a {type(value).__name__}, which no fragment can hold", nodes=(where,))
+            raise UnsupportedError(
+                f"{where} takes a {type(value).__name__}, which no fragment can hold", nodes=(where,)
+            )
         number = self.values.get(node)
         if isinstance(number, list):
             return f.ListArg(items=tuple(f.NoneArg() if item is None else f.Ref(v=item) for item in number))
@@ -405,7 +417,7 @@ class _Body:
         """A branch as a record; nothing of it is dropped or reordered but dead nodes."""
         model = self.model()
         if model.mutations:
-            raise UnsupportedError(f"{self.encoder._what}: a branch writes to its arguments")  # noqa: SLF001
+            raise UnsupportedError(f"{self.encoder.what}: a branch writes to its arguments")
         renumber = {number: number for number in range(len(model.inputs))}
         nodes: list[f.Node] = []
         for node in model.nodes:
@@ -413,10 +425,10 @@ class _Body:
                 renumber[number] = len(renumber)
             nodes.append(_record(node, renumber))
         outputs = []
-        for number in model.outputs:
-            if number is None:
-                raise UnsupportedError(f"{self.encoder._what}: a branch returns None")  # noqa: SLF001
-            outputs.append(f.Output(v=renumber[number], spec=model.specs[number]))
+        for result in model.outputs:
+            if result is None:
+                raise UnsupportedError(f"{self.encoder.what}: a branch returns None")
+            outputs.append(f.Output(v=renumber[result], spec=model.specs[result]))
         kinds = [f.Input(kind="symint" if isinstance(s, f.SymSpec) else "tensor", spec=s) for s in model.inputs]
         return f.Graph(inputs=tuple(kinds), nodes=tuple(nodes), outputs=tuple(outputs))
 
@@ -449,15 +461,13 @@ def _record(node: IRNode, renumber: dict[int, int]) -> f.Node:
         args=tuple(map_arg(arg, renumber.__getitem__, text) for arg in node.args),
         kwargs=tuple((name, map_arg(arg, renumber.__getitem__, text)) for name, arg in node.kwargs),
         results=node.results,
-        pack=node.pack,  # type: ignore[arg-type]  one of the literals by construction
+        pack=node.pack,
     )
 
 
 def _real(value: torch.Tensor) -> torch.Tensor:
-    constant = getattr(value, "constant", None)  # a fake tensor of a literal carries the real one
-    if constant is not None:
-        return constant  # type: ignore[no-any-return]
-    return value
+    constant: torch.Tensor | None = getattr(value, "constant", None)  # a fake of a literal carries the real one
+    return value if constant is None else constant
 
 
 def _same_value(item: Any, default: Any) -> bool:

@@ -6,14 +6,16 @@ import importlib
 import importlib.util
 import json
 import sys
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spyre_build.errors import BuildError, FactoryError, SpecError
 from spyre_build.frontend.weightless import parameters_on_meta
 from spyre_build.spec import ModelSpec, WeightMode, as_spec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 _CONFIG_LIMIT = 4 << 20
 

@@ -1,8 +1,7 @@
-"""A directory with a Hugging Face `config.json` as a ModelSpec. Nothing is fetched: weights come from that directory."""
+"""A directory with a Hugging Face `config.json` as a ModelSpec. Nothing is fetched: its weights lie in it too."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spyre_build.errors import FactoryError, SpecError
@@ -10,6 +9,8 @@ from spyre_build.frontend.factory import read_config
 from spyre_build.spec import Entry, ModelSpec, WeightMode
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import torch
 
 
@@ -84,8 +85,8 @@ def example_inputs(module: torch.nn.Module, config: Any, *, seq: int, batch: int
     if main == "pixel_values":
         size = getattr(config, "image_size", 224)
         height, width = size if isinstance(size, (list, tuple)) else (size, size)
-        shape = (batch, getattr(config, "num_channels", 3), height, width)
-        return {"pixel_values": torch.randn(shape, generator=generator).to(dtype)}
+        pixels = (batch, getattr(config, "num_channels", 3), height, width)
+        return {"pixel_values": torch.randn(pixels, generator=generator).to(dtype)}
     if main == "input_features":
         shape = (batch, config.num_mel_bins, 2 * config.max_source_positions)
         inputs = {"input_features": torch.randn(shape, generator=generator).to(dtype)}

@@ -7,8 +7,8 @@ symbols (`s0`, `s1` in order of first use by the inputs).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 from spyre_cache.objects.fragment import (
     Arg,
@@ -16,11 +16,15 @@ from spyre_cache.objects.fragment import (
     GraphArg,
     ListArg,
     Ref,
+    SymArg,
     Symbol,
     SymSpec,
     TensorSpec,
     ValueSpec,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 _SYMBOL = re.compile(r"\bs\d+\b")
 
@@ -45,13 +49,14 @@ class IRNode:
     kwargs: tuple[tuple[str, Arg], ...]
     first: int
     results: tuple[ValueSpec, ...]
-    pack: str
+    pack: Literal["single", "seq", "none"]
     aliases: tuple[int, ...] = ()
     calls: tuple[Call, ...] = ()
     source: str = ""
 
     @property
     def values(self) -> range:
+        """Numbers of its results."""
         return range(self.first, self.first + len(self.results))
 
     def reads(self) -> Iterator[int]:
@@ -79,7 +84,7 @@ class ModelGraph:
     mutations: list[tuple[int, int]]
     specs: dict[int, ValueSpec]
     symbols: dict[str, Symbol] = field(default_factory=dict)
-    exprs: dict[str, object] = field(default_factory=dict)
+    exprs: dict[str, Any] = field(default_factory=dict)
     guards: list[str] = field(default_factory=list)
 
 
@@ -100,9 +105,8 @@ def map_arg(arg: Arg, value: Callable[[int], int], size: Callable[[str], str]) -
         return ListArg(items=tuple(map_arg(item, value, size) for item in arg.items))
     if isinstance(arg, GraphArg):
         return GraphArg(graph=map_graph(arg.graph, size))
-    expr = getattr(arg, "expr", None)
-    if expr is not None:
-        return type(arg)(expr=size(expr))  # type: ignore[call-arg,return-value]  SymArg alone has expr
+    if isinstance(arg, SymArg):
+        return SymArg(expr=size(arg.expr))
     return arg
 
 
@@ -130,6 +134,7 @@ def map_graph(graph: Graph, size: Callable[[str], str]) -> Graph:
 
 
 def map_spec(spec: ValueSpec, size: Callable[[str], str]) -> ValueSpec:
+    """A spec with other size expressions."""
     if isinstance(spec, TensorSpec):
         shape = tuple(d if isinstance(d, int) else _int(size(d)) for d in spec.shape)
         stride = tuple(d if isinstance(d, int) else _int(size(d)) for d in spec.stride)
@@ -164,12 +169,10 @@ def arg_texts(arg: Arg) -> Iterator[str]:
                 yield from arg_texts(inner)
             for spec in node.results:
                 yield from spec_texts(spec)
-        for item in (*arg.graph.inputs, *arg.graph.outputs):
-            yield from spec_texts(item.spec)
-    else:
-        expr = getattr(arg, "expr", None)
-        if expr is not None:
-            yield expr
+        for spec in (*(i.spec for i in arg.graph.inputs), *(o.spec for o in arg.graph.outputs)):
+            yield from spec_texts(spec)
+    elif isinstance(arg, SymArg):
+        yield arg.expr
 
 
 def symbols_in(text: str) -> set[str]:

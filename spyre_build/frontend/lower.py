@@ -7,13 +7,11 @@ Composite operators are taken apart by torch's dispatcher as for a CPU without g
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
 from torch._dispatch.python import enable_python_dispatcher
-from torch._subclasses import FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 from torch.fx import traceback as fx_traceback
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -22,12 +20,17 @@ from torch.utils import _pytree as pytree
 from spyre_build.errors import BuildError, CaptureError, UnsupportedError
 from spyre_build.frontend.origins import error_place
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch._subclasses import FakeTensorMode
+
 DECOMPOSITIONS = "cpu-inference/1"
 """Name of the table below; part of the manifest's partition record."""
 
 
 def _grouped_mm(inputs: torch.Tensor, weight: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
-    """transformers' grouped matrix product in plain ATen: rows (S, K), experts (E, K, M), ends of groups (E,).
+    """Transformers' grouped matrix product in plain ATen: rows (S, K), experts (E, K, M), ends of groups (E,).
 
     transformers' own is Python that loops over data, which no node could run without transformers; `aten::_grouped_mm`
     takes bfloat16 alone. Few rows gather their experts, many rows go through every expert and keep what is theirs.
@@ -75,12 +78,12 @@ def _functional(run: Callable[..., Any], what: str) -> Callable[..., Any]:
             for value, item in zip(values, wrapped, strict=True):
                 if not isinstance(item, FunctionalTensor):
                     continue
-                if torch._functionalize_has_metadata_mutation(item.elem):  # type: ignore[attr-defined]  # noqa: SLF001
+                if torch._functionalize_has_metadata_mutation(item.elem):  # noqa: SLF001
                     raise UnsupportedError(
                         f"{what} changes the shape or strides of an argument or weight in place",
                         hint="assign the result to a new name (x = x.t() instead of x.t_())",
                     )
-                if torch._functionalize_has_data_mutation(item.elem):  # type: ignore[attr-defined]  # noqa: SLF001
+                if torch._functionalize_has_data_mutation(item.elem):  # noqa: SLF001
                     updates.append((value, item.from_functional()))
         for value, update in updates:
             value.copy_(update)
@@ -116,7 +119,10 @@ def lower(graph: fx.GraphModule, examples: list[Any], mode: FakeTensorMode, what
     try:
         with torch.no_grad(), mode, enable_python_dispatcher():
             return make_fx(
-                _functional(interpret, what), decomposition_table=decompositions(), tracing_mode="real", _allow_non_fake_inputs=True
+                _functional(interpret, what),
+                decomposition_table=decompositions(),
+                tracing_mode="real",
+                _allow_non_fake_inputs=True,
             )(*examples)
     except BuildError:
         raise

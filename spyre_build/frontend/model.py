@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-import torch
 from torch import nn
 
 from spyre_build.errors import CaptureError
 from spyre_build.events import Events, NullEvents
-from spyre_build.frontend.assemble import FragmentPool, assemble, labels
+from spyre_build.frontend.assemble import Captive, FragmentPool, assemble, labels
 from spyre_build.frontend.capture import Captured, InputBinding, capture
-from spyre_build.frontend.dynamic import DimSpec, bucket_entry, entry_dims
 from spyre_build.frontend.custom import declare
+from spyre_build.frontend.dynamic import DimSpec, bucket_entry, entry_dims
 from spyre_build.frontend.encode import Encoder
 from spyre_build.frontend.ir import ModelGraph, symbols_in
 from spyre_build.frontend.lower import DECOMPOSITIONS, lower
 from spyre_build.frontend.partition import BlockPartition
 from spyre_build.frontend.sizes import spell, strip
 from spyre_build.frontend.weightless import WeightTable
-from spyre_build.spec import Entry, ModelSpec
 from spyre_cache.objects import fragment as f
 from spyre_cache.objects import program as p
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from spyre_build.spec import Entry, ModelSpec
 
 
 @dataclass
@@ -80,12 +82,8 @@ def build_model(spec: ModelSpec, partition: BlockPartition | None = None, events
             _add_symbols(graph, encoder, captured.fake_mode.shape_env)
             _check_dims(captured, graph, dims, labels(captured, spec.module, entry), what)
             sizes = [str(encoder.size(size)) for size in captured.sizes]
-            model.programs.append(
-                assemble(
-                    name, bucket, spec.module, entry, captured, graph, encoder.constants, table, partition, model.pool,
-                    sizes,
-                )
-            )  # fmt: skip
+            captive = Captive(name, bucket, spec.module, entry, captured, graph, encoder.constants, sizes)
+            model.programs.append(assemble(captive, table, partition, model.pool))
             custom |= encoder.custom_ops
             model.notes += captured.notes
             _count(model.seconds, "capture", middle - start)
@@ -168,7 +166,7 @@ def _add_symbols(graph: ModelGraph, encoder: Encoder, shape_env: Any) -> None:
     found: set[str] = set()
     for guard in shape_env.guards:
         expr = shape_env.simplify(guard.expr)
-        if expr in (True, False) or expr.is_Boolean and not expr.free_symbols:
+        if expr in (True, False) or (expr.is_Boolean and not expr.free_symbols):
             continue
         if not expr.free_symbols <= encoder.names.keys():
             continue

@@ -7,15 +7,19 @@ indices; regions follow each other in topological order and cover every node onc
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING
 
 import msgspec
 from blake3 import blake3
 
 from spyre_build.errors import PartitionError
-from spyre_build.frontend.ir import IRNode, ModelGraph
 from spyre_cache.objects.fragment import Ref
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from spyre_build.frontend.ir import IRNode, ModelGraph
 
 _TEXT = re.compile(r"blocks(?:\(([a-z0-9=,-]*)\))?")
 _PAYS = 0.8
@@ -214,8 +218,10 @@ def _is_sliver(graph: ModelGraph, indices: list[int], min_nodes: int) -> bool:
 
 def _heavy(node: IRNode) -> bool:
     name = node.op.partition("::")[2].partition(".")[0]
-    return name in {"mm", "bmm", "addmm", "baddbmm", "convolution", "embedding"} or "attention" in name or (
-        node.op.startswith("higher_order::")
+    return (
+        name in {"mm", "bmm", "addmm", "baddbmm", "convolution", "embedding"}
+        or "attention" in name
+        or (node.op.startswith("higher_order::"))
     )
 
 

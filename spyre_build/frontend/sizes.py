@@ -19,7 +19,7 @@ _CALLS = {"Max": "max", "Min": "min"}
 _BINARY = {"FloorDiv": "//", "CleanDiv": "//", "IntTrueDiv": "//", "Mod": "%", "PythonMod": "%"}
 
 
-def spell(expr: Any) -> str:
+def spell(expr: Any) -> str:  # noqa: PLR0911  one return for each kind of expression
     """A sympy expression over integer symbols as text of our grammar; the same expression gives the same text.
 
     Raises:
@@ -50,7 +50,9 @@ def spell(expr: Any) -> str:
         return "(" + " * ".join([spell(expr.args[0])] * int(expr.args[1])) + ")"
     if name in {"Identity", "TruncToInt", "FloorToInt"} and expr.args[0].is_integer:
         return spell(expr.args[0])
-    raise UnsupportedError(f"a size is made of + - * // % min and max, but {expr} came", hint="make that dimension static")
+    raise UnsupportedError(
+        f"a size is made of + - * // % min and max, but {expr} came", hint="make that dimension static"
+    )
 
 
 def _constants_last(text: str) -> tuple[bool, str]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -11,6 +10,9 @@ from spyre_build.errors import CaptureError
 from spyre_cache.objects.program import Leaf, SymLeaf, Tree
 from spyre_runtime import trees
 from spyre_runtime.errors import SpyreRuntimeError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class Leaves:
@@ -31,7 +33,8 @@ class Leaves:
             return trees.flatten(value, self._leaf, path=path)
         except SpyreRuntimeError as error:
             raise CaptureError(
-                str(error), hint="pass and return tensors; for transformers, use_cache=False or a static cache in buffers"
+                str(error),
+                hint="pass and return tensors; for transformers, use_cache=False or a static cache in buffers",
             ) from error
 
     def _leaf(self, path: str, value: object) -> Tree:
@@ -41,7 +44,9 @@ class Leaves:
             return Leaf(v=len(self.tensors) - 1)
         if isinstance(value, torch.SymInt):
             self.sizes.append(value)
-            return SymLeaf(expr=str(len(self.sizes) - 1))  # its number; the expression is put in when symbols have names
+            return SymLeaf(
+                expr=str(len(self.sizes) - 1)
+            )  # its number; the expression is put in when symbols have names
         return trees.plain_leaf(path, value)
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import nn
@@ -13,6 +12,9 @@ from torch._subclasses import FakeTensor
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from spyre_build.errors import CaptureError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 @contextmanager
@@ -61,7 +63,8 @@ class Weight:
 
     @property
     def real(self) -> bool:
-        return self.tensor.device.type != "meta"
+        """Whether it has data."""
+        return bool(self.tensor.device.type != "meta")
 
 
 class WeightTable:
@@ -124,6 +127,7 @@ class WeightTable:
         self._add(new, self._by_id[id(old)])
 
     def get(self, tensor: torch.Tensor) -> Weight | None:
+        """The weight that this very object is."""
         return self._by_id.get(id(tensor))
 
     def weights(self) -> list[Weight]:
