@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -40,7 +40,7 @@ def test_action_compiled_by_two_servers_in_two_directories_gives_the_same_bytes(
     action = action_of(example()[0])
     first = compile_action(action, blobs, server=server)
     monkeypatch.setenv("TMPDIR", str(tmp_path / "elsewhere" / "deeper"))
-    os.makedirs(tmp_path / "elsewhere" / "deeper")
+    (tmp_path / "elsewhere" / "deeper").mkdir(parents=True)
     import tempfile
 
     monkeypatch.setattr(tempfile, "tempdir", None)
@@ -74,7 +74,7 @@ def test_artifact_names_no_place_of_this_machine(blobs, server, action_of):
         sys.prefix,
         str(toolchain_directory()),
         tempfile.gettempdir(),
-        os.path.expanduser("~"),
+        str(Path.home()),
     ):
         assert place.encode() not in data
     paths = {

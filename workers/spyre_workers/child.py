@@ -46,12 +46,18 @@ def warm_up() -> None:
     import spyre_runtime.graph  # noqa: F401  loaded here for the children
     from spyre_workers.backends import inductor_codegen
 
-    def sample(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor]:
-        return (torch.nn.functional.silu(x @ w).sum(-1),)
+    def sample(x: torch.Tensor, w: torch.Tensor, c: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        # A little of everything a transformer has: each first use costs a child tens of milliseconds.
+        y = x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-6)
+        q = (y @ w).view(1, 4, 2, 16).transpose(1, 2)
+        r = torch.cat([-q[..., 8:], q[..., :8]], -1) * c
+        attended = torch.nn.functional.scaled_dot_product_attention(r, r, q, is_causal=True)
+        out = attended.transpose(1, 2).reshape(1, 4, 32) @ w
+        return (x + torch.nn.functional.silu(out) * y, torch.softmax(out.bfloat16(), -1))
 
     mode = FakeTensorMode(shape_env=ShapeEnv())
     with mode:
-        values = [torch.empty(32, 32), torch.empty(32, 32)]
+        values = [torch.empty(1, 4, 32), torch.empty(32, 32), torch.empty(4, 16)]
         module = make_fx(sample)(*values)
     inductor_codegen.generate(module, values, "avx2")
 

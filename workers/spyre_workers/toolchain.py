@@ -45,6 +45,7 @@ _TORCH_PYTHON = (
     "utils/_sympy",
 )
 _PROBE = """\
+#include <torch/csrc/inductor/aoti_torch/generated/c_shim_aten.h>
 #include <torch/csrc/inductor/aoti_include/cpu.h>
 #include <torch/csrc/inductor/aoti_runtime/model_container.h>
 #include <torch/csrc/inductor/cpp_prefix.h>
@@ -96,7 +97,8 @@ def _stamp(path: str) -> tuple[int, int]:
 def _own_sources() -> Iterator[Path]:
     """The back end's own code: what turns a fragment's bytes into C++ and calls the compiler."""
     here = Path(__file__).parent
-    yield from sorted((here / "backends").glob("*.py"))
+    for pattern in ("*.py", "*.h", "*.cpp"):
+        yield from sorted((here / "backends").glob(pattern))
     spec = importlib_util.find_spec("spyre_runtime")
     if spec is None or not spec.submodule_search_locations:
         raise ToolchainError("compiling needs spyre_runtime beside spyre_workers: install spyre-build whole")

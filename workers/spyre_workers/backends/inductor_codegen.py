@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch._inductor import codecache, compile_fx, config, cpu_vec_isa, graph
 from torch._inductor.codegen import common, cpp, cpp_micro_gemm
-from torch._inductor.codegen.cpp_wrapper_cpu import CppWrapperCpu
 from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.utils import output_node
 from torch._inductor.virtualized import V
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from spyre_workers.backends.wrapper import FragmentWrapper
 from spyre_workers.errors import CompileError
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Sources(NamedTuple):
     """Generated C++.
 
     Attributes:
-        wrapper: `AOTInductorModel`'s constructor and `run_impl`.
+        wrapper: the function that runs the fragment, for the common object to call.
         kernels: the fused loops, empty when every operator is a library call.
         extern_nodes: JSON of the operators called through the proxy executor, or None.
     """
@@ -45,41 +45,6 @@ class Sources(NamedTuple):
     wrapper: str
     kernels: str
     extern_nodes: str | None
-
-
-class _FragmentWrapper(CppWrapperCpu):  # type: ignore[misc]  # torch is untyped here
-    """Inductor's C++ wrapper without the parts that are the same in every fragment, or that the driver does better."""
-
-    @staticmethod
-    def create(*_args: Any, **_kwargs: Any) -> _FragmentWrapper:
-        return _FragmentWrapper()
-
-    def _write_aoti_interface_header(self) -> None:
-        """The C interface and the model container are in the common object."""
-
-    def generate_input_output_runtime_checks(self) -> None:
-        """Inputs are checked once, by the program; per-fragment checks cost compile time and are off by default."""
-        self.prefix.splice_aot(
-            """
-            static inline void __check_inputs_outputs(AtenTensorHandle*, AtenTensorHandle*) {}
-            """
-        )
-
-    def codegen_model_constructor(self) -> None:
-        """As the base does; sizes among the inputs are not refused.
-
-        The body reads such an input from an integer tensor without dimensions; only the constructor, which wants no
-        more than names, insists on tensors.
-        """
-        inputs = V.graph.graph_inputs
-        V.graph.graph_inputs = dict.fromkeys(inputs)
-        try:
-            super().codegen_model_constructor()
-        finally:
-            V.graph.graph_inputs = inputs
-
-    def _codegen_assert_size_stride(self, *_args: Any, **_kwargs: Any) -> None:
-        """As above."""
 
 
 class _Avx2(cpu_vec_isa.VecAVX2):  # type: ignore[misc]  # torch is untyped here
@@ -232,7 +197,7 @@ def generate(module: Any, values: list[Any], vector: Vector) -> Sources:
         enter(_patched(graph.GraphLowering, "run_node", recorder.wrap(graph.GraphLowering.run_node)))
         for kernel in (cpp.CppKernel, cpp.OuterLoopFusedKernel):
             enter(_patched(kernel, "decide_parallel_depth", _static_depth(kernel.__dict__["decide_parallel_depth"])))
-        enter(_patched(common.device_codegens["cpu"], "cpp_wrapper_codegen", _FragmentWrapper))
+        enter(_patched(common.device_codegens["cpu"], "cpp_wrapper_codegen", FragmentWrapper))
         try:
             _run(module, values, fake, enter)
         except CompileError:

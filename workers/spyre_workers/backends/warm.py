@@ -35,31 +35,16 @@ _INDEX = "index.json"
 _LOCK_SECONDS = 600.0
 _UNUSED_SECONDS = 30 * 86400.0
 
-_WRAPPER_HEADER = """\
-#include <torch/csrc/inductor/aoti_include/cpu.h>
-#include <torch/csrc/inductor/aoti_runtime/model_container.h>
-#include <iostream>
-#include <string>
-#include <unordered_map>
-#include <vector>
-namespace torch::aot_inductor {
-extern template class AOTInductorModelBase<AOTInductorModel>;
-}
-"""
+_HERE = Path(__file__).parent
 _KERNEL_HEADER = "#include <torch/csrc/inductor/cpp_prefix.h>\n"
-_COMMON_SOURCE = """\
-#include <torch/csrc/inductor/aoti_include/cpu.h>
-namespace torch::aot_inductor {
-template class AOTInductorModelBase<AOTInductorModel>;
-}
-"""
-# A fragment has no constants; the model container wants the symbols all the same.
-_NO_CONSTANTS = """
-extern "C++" {
-alignas(64) __attribute__((visibility("hidden"))) uint8_t _binary_constants_bin_start[1] = {0};
-__attribute__((visibility("hidden"))) uint8_t _binary_constants_bin_end[1] = {0};
-}
-"""
+
+
+def _wrapper_header() -> str:
+    return (_HERE / "prelude.h").read_text("utf-8")
+
+
+def _common_source() -> str:
+    return (_HERE / "common.cpp").read_text("utf-8")
 
 
 class _File(msgspec.Struct, frozen=True):
@@ -107,7 +92,7 @@ def warm_state(toolchain: Toolchain, plan: IsaPlan, compiler: Compiler, log: lis
 
 def _key(toolchain: Toolchain) -> str:
     """All that the shared state is made of: not the code generator, so that a change there costs nothing here."""
-    texts = (_WRAPPER_HEADER, _KERNEL_HEADER, _COMMON_SOURCE, _NO_CONSTANTS)
+    texts = (_wrapper_header(), _KERNEL_HEADER, _common_source())
     compilers = msgspec.structs.replace(toolchain, backend_sources="")
     return derive_key("spyre-build/toolchain/v1", encode(compilers), *(text.encode() for text in texts))[:32]
 
@@ -116,8 +101,8 @@ def _build_base(directory: Path, plan: IsaPlan, compiler: Compiler, log: list[st
     root = cxx.torch_root()
     flags = cxx.wrapper_flags(plan, root)
     interface = (root / "_inductor/codegen/aoti_runtime/interface.cpp").read_text("utf-8")
-    (directory / "wrapper.h").write_text(_WRAPPER_HEADER)
-    (directory / "common.cpp").write_text(_COMMON_SOURCE + _NO_CONSTANTS + interface)
+    (directory / "wrapper.h").write_text(_wrapper_header())
+    (directory / "common.cpp").write_text(_common_source() + interface)
     cxx.wait_all(
         (
             cxx.Job(compiler, ("-x", "c++-header", "wrapper.h", *flags, "-o", "wrapper.h.gch"), directory, log),
