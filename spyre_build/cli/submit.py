@@ -28,6 +28,12 @@ def submit(
             help="Keep tensors in the cache, or only their names (given at load), or nothing. Default: store.",
         ),
     ] = None,
+    partition: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PASS", help="Where to cut: blocks(max-nodes=600,min-nodes=3) is the default.", show_default=False
+        ),
+    ] = None,
     seq: Annotated[int, typer.Option(help="Sequence length, for a config.json.", min=1)] = 64,
     batch: Annotated[int, typer.Option(help="Batch size, for a config.json.", min=1)] = 1,
     jobs: Annotated[int | None, typer.Option(help="Parallel compilations. Default: one a core.")] = None,
@@ -53,6 +59,7 @@ def submit(
             cache=settings.cache,
             jobs=settings.jobs,
             audit=settings.audit,
+            partition=partition,
             events=events,
             seq=seq,
             batch=batch,
