@@ -101,14 +101,17 @@ class LiveEvents:
         self._progress = progress
         self._task: TaskID = progress.add_task("starting", total=None)
         self._running: dict[tuple[str, str], float] = {}
+        self._plan: tuple[int, int] | None = None
 
     def phase(self, name: str) -> None:
-        """Names the phase; the bar goes back to "unknown"."""
+        """Names the phase; only of compiling is it known how much there is."""
         self._running.clear()
-        self._progress.update(self._task, description=name, total=None, completed=0)
+        total, done = self._plan if name == "compile" and self._plan is not None else (None, 0)
+        self._progress.update(self._task, description=name, total=total, completed=done)
 
     def planned(self, total: int, hits: int) -> None:
-        """Gives the bar its length."""
+        """Gives the bar its length, now and in the compile phase."""
+        self._plan = (total, hits)
         self._progress.update(self._task, total=total, completed=hits)
 
     def started(self, fragment: str, target: str) -> None:

@@ -14,8 +14,8 @@ FRAGMENT = "blake3:" + "ab" * 32
 def play(events):
     events.phase("import")
     events.phase("import")
-    events.phase("compile")
     events.planned(3, 1)
+    events.phase("compile")
     events.started(FRAGMENT, "cpu/x86-64-v3")
     events.finished(FRAGMENT, "cpu/x86-64-v3", "compiled", 2.5)
     events.finished(FRAGMENT, "cpu/x86-64-v3", "failed", 1.0)
@@ -28,8 +28,8 @@ def test_plain_lines_tell_each_thing_once():
     lines = [re.sub(r"^\[ *\d+\.\ds\] ", "", line) for line in out.getvalue().splitlines()]
     assert lines == [
         "import",
-        "compile",
         "3 fragments for their targets: 1 in the cache, 2 to compile",
+        "compile",
         "compiled blake3:abababababab for cpu/x86-64-v3 in 2.5 s (2/3)",
         "failed blake3:abababababab for cpu/x86-64-v3 in 1.0 s (3/3)",
         "note: a [bracketed] remark",
