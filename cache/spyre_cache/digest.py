@@ -29,8 +29,8 @@ os.register_at_fork(after_in_child=_note_fork)
 def hash_threads(size: int) -> int:
     """What to give `blake3` as `max_threads` for so many bytes.
 
-    One thread in a forked child: the library makes its pool once a process, and a child inherits it without its threads,
-    so that hashing with them would wait for ever.
+    One thread in a forked child: it inherits the library's pool without the pool's threads, and would wait for them
+    for ever.
     """
     return 1 if _forked or size <= 1 << 20 else blake3.AUTO
 

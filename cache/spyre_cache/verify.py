@@ -146,6 +146,8 @@ class _Verification:
             base = self._cache.path / kind
             directories = [base / fan for fan in self._root.names(base)] if fanned else [base]
             for directory in directories:
+                if directory.exists() and not directory.is_dir():
+                    self._add("stray", directory, "nothing here has this name")
                 for path in self._files(directory, _BLOB):
                     self._blob(path, directory.name if fanned else path.name[:2])
 
