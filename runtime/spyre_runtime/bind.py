@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 _PLAIN_TENSORS: Final = frozenset({torch.Tensor, torch.nn.Parameter})
 
+# A transform's tensor has the plain type, but no memory of its own.
+_transformed: Final[Callable[[torch.Tensor], bool]] = torch._C._functorch.is_functorch_wrapped_tensor  # noqa: SLF001
+
 Sizes = dict[str, int]
 SizeFunction = Callable[[Mapping[str, Any]], Any]
 
@@ -97,6 +100,8 @@ class _TensorCheck:
                 why = f" with the layout {str(value.layout).removeprefix('torch.')}; pass a strided one (`.to_dense()`)"
             elif not value.is_cpu:
                 why = f" on {value.device}; pass it on cpu"
+            elif _transformed(value):
+                why = "; it belongs to a torch.func transform (vmap, grad, jvp), which compiled code cannot follow"
             elif value.dtype is not self.dtype:
                 why = f"; convert it with .to(torch.{self.spec.dtype}), or build an entry for that dtype"
         return ArgumentError(f"the argument {self.label} is {self.describe()}, but {came} came{why}")
@@ -166,6 +171,7 @@ class Binder:
                 or (value.shape != check.static_shape if not check.symbolic else _rank_differs(value, check))
                 or not value.is_cpu
                 or value.layout is not torch.strided
+                or _transformed(value)
             ):
                 raise check.refuse(value)
         sizes = self._sizes(leaves, values) if self._sources or self._ints or self._guards else {}

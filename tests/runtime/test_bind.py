@@ -91,6 +91,16 @@ def test_tensor_subclass_is_refused():
         bind(two_tensors(), X.as_subclass(Marked), IDS)
 
 
+def test_tensor_of_a_function_transform_is_refused():
+    described = program(arguments=(tensor_argument("args.0", 0, "x"),), slots=(slot("input", f32(6)),))
+
+    def call(x):
+        return bind(described, x)[0][0]
+
+    with pytest.raises(ArgumentError, match=r"x is .*torch.func transform"):
+        torch.vmap(call)(X)
+
+
 def test_scalar_of_another_value_or_type_is_refused_with_both_values():
     described = program(
         arguments=(tensor_argument("args.0", 0, "x"), value_argument("args.1", 2, "power")),
