@@ -48,5 +48,3 @@ def test_operator_file_that_is_absent_is_named(blobs, action_of):
         result = compile_action(action_of(clipped()[0]), blobs, server=mine)
     assert result.failure.kind == "infrastructure"
     assert "/nowhere/operators.py" in result.failure.message
-
-

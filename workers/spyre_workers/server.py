@@ -19,6 +19,7 @@ import shutil
 import signal
 import socket
 import sys
+import tempfile
 import time
 import traceback
 from pathlib import Path
@@ -194,6 +195,9 @@ class Server:
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             _limit_address_space(request.memory_bytes)
             os.chdir(directory)
+            # Whatever a library writes goes where it is removed.
+            os.environ.update(TMPDIR=str(directory), TORCHINDUCTOR_CACHE_DIR=str(directory / "inductor"))
+            tempfile.tempdir = str(directory)
             code = child.main(directory)
         except BaseException:  # noqa: BLE001  the last frame of a forked child: whatever comes, it must not return
             traceback.print_exc()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 ASSUMED_THREADS = 8
 """How many threads loops are shaped for; how many run is decided at run time. A host's count must not shape code."""
+
+_NO_MEMORY = re.compile(r"can't allocate memory|not enough memory|bad_alloc|Cannot allocate memory")
 
 ORIGIN = "spyre_node"
 """Key in a node's `meta["custom"]` that carries the fragment node it came from through decomposition."""
@@ -202,10 +205,8 @@ def generate(module: Any, values: list[Any], vector: Vector) -> Sources:
             _run(module, values, fake, enter)
         except CompileError:
             raise
-        except MemoryError:
-            raise CompileError("out-of-memory", "the memory limit was reached while code was generated") from None
         except Exception as error:
-            raise _unsupported(error, recorder.node) from error
+            raise _classified(error, recorder.node) from error
     if caught.get("constants"):
         raise CompileError(
             "unsupported",
@@ -230,11 +231,19 @@ def _run(module: Any, values: list[Any], fake: Any, enter: Any) -> None:
     compile_fx.compile_fx_inner(lowered, values, is_inference=True, cpp_wrapper=True)
 
 
-def _unsupported(error: Exception, node: Any) -> CompileError:
+def _classified(error: BaseException, node: Any) -> CompileError:
+    """The failure an exception stands for; what is not the machine's fault is the graph's."""
+    error = getattr(error, "inner_exception", error)  # Inductor's wrapping
+    text = str(error).strip() or type(error).__name__
+    if isinstance(error, CompileError):
+        return error
+    if isinstance(error, MemoryError) or _NO_MEMORY.search(text):
+        return CompileError("out-of-memory", "the memory limit was reached while code was generated")
+    if isinstance(error, OSError):
+        return CompileError("infrastructure", f"the worker's machine refused while code was generated: {text[:400]}")
     origin = (getattr(node, "meta", None) or {}).get("custom", {}).get(ORIGIN)
     nodes = (origin,) if isinstance(origin, int) else ()
     ops = (str(node.target),) if node is not None and node.op == "call_function" else ()
-    text = str(error).strip() or type(error).__name__
     return CompileError("unsupported", f"Inductor cannot lower this graph: {text[:2000]}", nodes, ops)
 
 
