@@ -9,7 +9,7 @@ from spyre_cache.objects.action import Requires
 from spyre_cache.objects.fragment import GraphArg, ListArg, OpArg
 from spyre_workers.backends import cxx
 from spyre_workers.backends.isa import plan_for
-from spyre_workers.backends.warm import warm_state
+from spyre_workers.backends.warm import distrust, warm_state
 from spyre_workers.errors import CompileError
 
 if TYPE_CHECKING:
@@ -61,7 +61,11 @@ def build(action: Action, fragment: Fragment, directory: Path, log: list[str]) -
     log.append(f"code generation: {codegen:.2f} s, {len(sources.wrapper)} + {len(sources.kernels)} characters")
     warm = warm_state(action.toolchain, plan, compiler, log)
     started = time.monotonic()
-    objects = _compile(sources, plan, compiler, warm, directory, log)
+    try:
+        objects = _compile(sources, plan, compiler, warm, directory, log)
+    except CompileError:
+        distrust(warm)
+        raise
     compiled = time.monotonic() - started
     link = _link(objects, plan, compiler, directory, log)
     outputs = [(ARTIFACT, directory / ARTIFACT)]

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 DIRECTORY_VARIABLE = "SPYRE_BUILD_TOOLCHAIN_DIR"
 _INDEX = "index.json"
+_HASHED = "hashed.json"
 _LOCK_SECONDS = 600.0
 _UNUSED_SECONDS = 30 * 86400.0
 
@@ -64,9 +65,6 @@ def toolchain_directory() -> Path:
     """`$SPYRE_BUILD_TOOLCHAIN_DIR`, or the user's cache folder; never inside the build cache."""
     named = os.environ.get(DIRECTORY_VARIABLE)
     return Path(named).absolute() if named else Path(platformdirs.user_cache_dir("spyre-build-toolchain"))
-
-
-_checked: dict[Path, tuple[tuple[int, int], ...]] = {}
 
 
 def warm_state(toolchain: Toolchain, plan: IsaPlan, compiler: Compiler, log: list[str]) -> WarmState:
@@ -162,16 +160,43 @@ def _seal(directory: Path) -> None:
 def _usable(directory: Path) -> bool:
     """Whether every file has the digest it was built with.
 
-    Digests (130 MB a header) are taken once a process; afterwards sizes and times must stay what they were.
+    Digests of a few hundred megabytes are not taken for each fragment: files that are by size, times and inode what
+    they were when last hashed are taken to be so. Anything that writes to them changes the kernel's own time.
     """
     with contextlib.suppress(OSError, msgspec.MsgspecError, ValueError):
         index = msgspec.json.decode((directory / _INDEX).read_bytes(), type=list[_File])
         if not index or any("/" in file.name for file in index):
             return False
-        status = tuple((s.st_size, s.st_mtime_ns) for s in ((directory / file.name).stat() for file in index))
-        if _checked.get(directory) == status:
+        paths = [directory / file.name for file in index]
+        identities = [_identity(path) for path in paths]
+        if identities == _hashed_before(directory):
             return True
-        if all(Digest.of((directory / file.name).read_bytes()) == file.digest for file in index):
-            _checked[directory] = status
+        if all(Digest.of(path.read_bytes()) == file.digest for path, file in zip(paths, index, strict=True)):
+            _remember(directory, identities)
             return True
     return False
+
+
+def distrust(state: WarmState) -> None:
+    """Has the files hashed again before their next use: for when the compiler stumbles over them."""
+    for path in (state.wrapper_header, state.kernel_header):
+        (path.parent / _HASHED).unlink(missing_ok=True)
+
+
+def _identity(path: Path) -> tuple[int, int, int, int]:
+    status = path.stat()
+    return (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+
+
+def _hashed_before(directory: Path) -> list[tuple[int, int, int, int]] | None:
+    with contextlib.suppress(OSError, msgspec.MsgspecError, ValueError):
+        return msgspec.json.decode((directory / _HASHED).read_bytes(), type=list[tuple[int, int, int, int]])
+    return None
+
+
+def _remember(directory: Path, identities: list[tuple[int, int, int, int]]) -> None:
+    with contextlib.suppress(OSError):
+        handle, temporary = tempfile.mkstemp(prefix=_HASHED, dir=directory)
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(msgspec.json.encode(identities))
+        Path(temporary).replace(directory / _HASHED)
