@@ -208,9 +208,8 @@ def _by_dynamo(
         def stand_in(*values: Any) -> tuple[Any, ...]:
             seen["inputs"] = values
             node = next(iter(reversed(graph.graph.nodes)))
-            seen["outputs"] = tuple(
-                item.meta["example_value"] if isinstance(item, fx.Node) else item for item in node.args[0]
-            )
+            given = dict(zip(graph.graph.find_nodes(op="placeholder"), values, strict=True))
+            seen["outputs"] = tuple(_stands_for(item, given) for item in node.args[0])
             return seen["outputs"]  # type: ignore[no-any-return]
 
         run = out.forward_callable(compiled_fn=stand_in, extra_globals=out.graph_capture_output.f_globals)
@@ -230,6 +229,29 @@ def _by_dynamo(
         **_wire(table, seen["inputs"], seen["outputs"], fakes, result, what),
         **_examples(graph, shape_env),
     }
+
+
+def _stands_for(item: Any, given: dict[fx.Node, Any]) -> Any:
+    """What a result of the graph is: the input that operators in place were called on, or a value of its own.
+
+    So `self.count += 1`, which assigns to `count` what the addition gives, is seen to assign what was there.
+    """
+    if not isinstance(item, fx.Node):
+        return item
+    node = item
+    while node not in given and _in_place(node) and node.args and isinstance(node.args[0], fx.Node):
+        node = node.args[0]
+    return given.get(node, item.meta["example_value"]) if node is not item else item.meta["example_value"]
+
+
+def _in_place(node: fx.Node) -> bool:
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    if node.op == "call_function" and getattr(node.target, "__module__", "") == "_operator":
+        return name in _IN_PLACE
+    return name.endswith("_") and not name.endswith("__")
+
+
+_IN_PLACE = frozenset("iadd isub imul itruediv ifloordiv imod ipow iand ior ixor ilshift irshift".split())
 
 
 def _wire(

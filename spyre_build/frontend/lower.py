@@ -50,7 +50,11 @@ def _grouped_mm(inputs: torch.Tensor, weight: torch.Tensor, offs: torch.Tensor) 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """Operators replaced while lowering, besides what torch's dispatcher takes apart by itself."""
-    table: dict[Any, Callable[..., Any]] = {}
+    # Conjugation and negation as flags on a view would be lost between fragments: they are computed.
+    table: dict[Any, Callable[..., Any]] = {
+        torch.ops.aten._conj.default: torch.ops.aten._conj_physical.default,  # noqa: SLF001
+        torch.ops.aten._neg_view.default: torch.ops.aten.neg.default,  # noqa: SLF001
+    }
     if "transformers::grouped_mm_fallback" in _library_operators():
         table[torch.ops.transformers.grouped_mm_fallback.default] = _grouped_mm
     return table
@@ -127,6 +131,11 @@ def lower(graph: fx.GraphModule, examples: list[Any], mode: FakeTensorMode, what
     except BuildError:
         raise
     except Exception as error:
+        if "token for effect" in str(error):
+            raise CaptureError(
+                f"{what} calls an operator that checks its result and raises{error_place(error)}; compiled code cannot",
+                hint="call the form that returns the outcome instead: torch.linalg.inv_ex, cholesky_ex, solve_ex",
+            ) from error
         text = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise CaptureError(f"{what} cannot be lowered to ATen: {text[:300]}{error_place(error)}") from error
     finally:
