@@ -54,7 +54,7 @@ def shuffled(graph: ModelGraph, seed: int) -> ModelGraph:
         order.append(chosen)
         made.update(graph.nodes[chosen].values)
     places = rng.sample(range(inputs), inputs)
-    new = {old: place for old, place in enumerate(places)}
+    new = dict(enumerate(places))
     for position, index in enumerate(order):
         new[graph.nodes[index].first] = inputs + position
     nodes = [
