@@ -26,10 +26,8 @@ from __future__ import annotations
 import fcntl
 import itertools
 import os
-import secrets
 import threading
 import weakref
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Self
 
@@ -47,8 +45,8 @@ _FORMAT_WORDS = b"spyre-build cache, format "
 SESSION = "session-"
 GC_LOCK = "gc"  # held by a collection, and by whoever must not meet one half-way
 MAX_DOCUMENT_BYTES = 64 << 20
-_MAX_PENDING = 64  # files of a batch whose flush waits; each keeps a descriptor open
-_FLUSHERS = 8  # concurrent fsyncs share a journal commit
+_MAX_PENDING = 128  # files of a batch whose flush waits; each keeps a descriptor open
+_FLUSHERS = 16  # concurrent fsyncs share a journal commit
 
 TOP_LEVEL = (
     "blobs", "actions", "documents", "events", "manifests", "refs", "statements", "pins", "builds", "leases", "locks",
@@ -90,6 +88,8 @@ class Root:
                 self._create()
             except NotADirectoryError:
                 raise CacheUnavailableError(f"a cache is a directory, but {self.path} is not one") from None
+        if not os.access(self.path, os.W_OK | os.X_OK):
+            self.read_only = True
         if not self.read_only:
             self._wipe_stale()
 
@@ -118,7 +118,7 @@ class Root:
                 f"{self.path} is not a cache: it holds {min(strangers)!r} and no {FORMAT_NAME} file; choose an "
                 "empty or new directory"
             )
-        temporary = self.path / f".{FORMAT_NAME}-{secrets.token_hex(8)}"
+        temporary = self.path / f".{FORMAT_NAME}-{os.urandom(8).hex()}"
         fd = self.fs.create(temporary)
         try:
             self.fs.write(fd, _FORMAT)
@@ -150,20 +150,28 @@ class Root:
             if self._lease is None or self._lease.pid != os.getpid():
                 self.writable("a lease")
                 self.ensure(self.path / "leases")
-                name = f"{SESSION}{os.getpid()}-{secrets.token_hex(6)}"
+                name = f"{SESSION}{os.getpid()}-{os.urandom(6).hex()}"
                 self._lease = Lease(self.fs, self.path / "leases", name)
                 weakref.finalize(self, self._lease.close)
             return self._lease
 
     def hold(self, hashes: Iterable[str]) -> None:
-        """Keeps blobs from collection while this process lives; a read-only cache cannot."""
+        """Keeps blobs from collection while this process lives, as far as this cache may be written to.
+
+        Where it may not, or where there is no room, looking at what is there still works; the grace of the collection
+        then stands in for the hold.
+        """
         if not self.read_only:
-            self.lease().hold(hashes)
+            with suppress(CacheUnavailableError):
+                self.lease().hold(hashes)
 
     def writable(self, what: str) -> None:
         """Raises ReadOnlyCacheError when this cache was opened for reading only."""
         if self.read_only:
-            raise ReadOnlyCacheError(f"{what} needs a cache that may be written to; {self.path} was opened read-only")
+            raise ReadOnlyCacheError(
+                f"{what} needs a cache that may be written to, and {self.path} may only be read; "
+                "choose another one with --cache"
+            )
 
     @contextmanager
     def lock(self, name: str) -> Iterator[None]:
@@ -282,6 +290,8 @@ class Root:
             for fd in descriptors:
                 self.fs.fsync(fd)
             return
+        from concurrent.futures import ThreadPoolExecutor  # slow to import, and most processes never come here
+
         with ThreadPoolExecutor(_FLUSHERS) as pool:
             for _ in pool.map(self.fs.fsync, descriptors):
                 pass

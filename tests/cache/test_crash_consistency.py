@@ -173,8 +173,8 @@ def test_whole_recording_replayed_is_the_directory_itself(history, tmp_path):
 
 @pytest.mark.slow
 def test_crash_after_any_operation_shows_nothing_wrong(history, tmp_path):
-    # Every sixth point and one seed each; `make soak` takes all points and more seeds.
-    points = range(0, len(history.recording.ops) + 1, 6)
+    # Every ninth point and one seed each; `make soak` takes all points and more seeds.
+    points = range(0, len(history.recording.ops) + 1, 9)
     examine_all(history, tmp_path, points, seeds=(1,))
 
 
@@ -186,5 +186,5 @@ def test_crash_after_any_operation_shows_nothing_wrong_at_length(history, tmp_pa
 @pytest.mark.parametrize("ignored", ["fsync", "fsync_dir"])
 def test_disk_that_forgets_to_sync_is_found_out(history, tmp_path, ignored):
     """The examination can fail: on a disk that lies it sees half objects and broken promises."""
-    points = range(100, len(history.recording.ops), 60)
+    points = range(100, len(history.recording.ops), 120)
     assert examine_all(history, tmp_path, points, seeds=(1,), ignored=ignored) > 0

@@ -296,7 +296,8 @@ def test_root_that_the_system_mounts_read_only_still_reads(cache, tmp_path):
     cache.close()
     script = (
         "import sys; from spyre_cache import *\n"
-        "cache = Cache.open(sys.argv[1]); print(cache.blobs.get(Digest.of(b'here')))\n"
+        "cache = Cache.open(sys.argv[1]); here = Digest.of(b'here')\n"
+        "print(cache.blobs.missing([here]), cache.blobs.get(here), cache.actions.get('0' * 64))\n"
         "try: cache.blobs.put(b'new')\n"
         "except ReadOnlyCacheError as error: print('refused:', error)\n"
     )
@@ -313,7 +314,7 @@ def test_root_that_the_system_mounts_read_only_still_reads(cache, tmp_path):
     )
     if not run.stdout and "Traceback" not in run.stderr:
         pytest.skip("mounting needs privileges")
-    assert run.stdout.startswith("b'here'\nrefused: "), run.stderr
+    assert run.stdout.startswith("set() b'here' None\nrefused: "), run.stderr
     assert cache.blobs.get(digest) == b"here"
 
 

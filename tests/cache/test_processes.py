@@ -143,6 +143,7 @@ def fill(path: Path, puts: int = 400) -> None:
         assert failures
         assert [message for message in failures if "free some space" not in message] == []
         assert stored
+        assert cache.blobs.missing(stored) == set()
         for digest, data in stored.items():
             assert cache.blobs.get(digest) == data
         assert cache.root.names(path / "tmp") == []

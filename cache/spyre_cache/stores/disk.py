@@ -7,7 +7,6 @@ from __future__ import annotations
 import io
 import os
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, BinaryIO, cast
 
@@ -201,6 +200,8 @@ class DiskStore(LocalBlobStore):
 
     def _put_large(self, view: memoryview, *, raw: bool) -> Digest:
         """Writes while another thread hashes; gives up writing once the blob turns out to be here."""
+        from concurrent.futures import ThreadPoolExecutor  # slow to import
+
         have = threading.Event()
 
         def judge() -> Digest:
@@ -401,7 +402,7 @@ def hash_file(path: Path, fd: int, size: int) -> Digest | None:
         data = os.pread(fd, size, 0)
         return Digest.of(data)
     # Mapped: all cores hash, and the kernel reads ahead for each.
-    hasher.update_mmap(f"/proc/self/fd/{fd}")
+    hasher.update_mmap(f"/dev/fd/{fd}")
     return Digest(hasher.hexdigest(), size)
 
 
@@ -420,6 +421,8 @@ def _read_verified(path: Path, fd: int, size: int, digest: Digest) -> bytes | No
         if size < _OVERLAP_BYTES:
             data = file.read()
             return data if Digest.of(data) == digest else None
+        from concurrent.futures import ThreadPoolExecutor  # slow to import
+
         # Hashed through a mapping while it is copied: the same pages, as long as nobody writes to them meanwhile.
         before = os.fstat(fd).st_mtime_ns
         with ThreadPoolExecutor(1, "spyre-cache-hash") as hashing:
