@@ -251,7 +251,9 @@ def _in_place(node: fx.Node) -> bool:
     return name.endswith("_") and not name.endswith("__")
 
 
-_IN_PLACE = frozenset("iadd isub imul itruediv ifloordiv imod ipow iand ior ixor ilshift irshift".split())
+_IN_PLACE = {
+    "iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor", "ilshift", "irshift",
+}  # fmt: skip
 
 
 def _wire(
