@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from spyre_build.frontend.partition import BlockPartition
+    from spyre_build.frontend.structure import argument_stride
+from spyre_build.frontend.partition import BlockPartition
     from spyre_build.frontend.weightless import Weight, WeightTable
     from spyre_build.spec import Entry
     from spyre_cache.digest import Digest
@@ -218,6 +219,13 @@ def tensor_spec(tensor: torch.Tensor) -> f.TensorSpec:
     return f.TensorSpec(dtype=DTYPE_NAMES[tensor.dtype], shape=tuple(tensor.shape), stride=tuple(tensor.stride()))
 
 
+def argument_spec(tensor: torch.Tensor) -> f.TensorSpec:
+    """An argument as a record, with the strides it is expected with."""
+    return f.TensorSpec(
+        dtype=DTYPE_NAMES[tensor.dtype], shape=tuple(tensor.shape), stride=argument_stride(tensor)
+    )
+
+
 @dataclass(frozen=True)
 class Captive:
     """One entry on its way to a program.
@@ -300,7 +308,7 @@ def _bind_inputs(
             slots.bind(value, slots.weight(table.add_constant(tensor), written=value in written))
     for leaf in captured.results:
         if isinstance(leaf, InputBinding) and leaf.leaf not in of_leaf:
-            of_leaf[leaf.leaf] = slots.loose_argument(tensor_spec(captured.leaves.tensors[leaf.leaf]))
+            of_leaf[leaf.leaf] = slots.loose_argument(argument_spec(captured.leaves.tensors[leaf.leaf]))
     return of_leaf
 
 
@@ -432,7 +440,7 @@ def _arguments(captured: Captured, module: nn.Module, entry: Entry, of_leaf: dic
     return tuple(
         p.Argument(path=path, label=names[leaf], slot=of_leaf.get(leaf))
         if leaf in of_leaf
-        else p.Argument(path=path, label=names[leaf], unused=tensor_spec(captured.leaves.tensors[leaf]))
+        else p.Argument(path=path, label=names[leaf], unused=argument_spec(captured.leaves.tensors[leaf]))
         for leaf, path in enumerate(captured.leaves.paths)
     )
 

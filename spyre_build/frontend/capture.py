@@ -21,7 +21,7 @@ from spyre_build.errors import CaptureError
 from spyre_build.frontend import side_effects
 from spyre_build.frontend.dynamic import DimSpec, mark_dynamic
 from spyre_build.frontend.origins import error_place
-from spyre_build.frontend.structure import Leaves, flatten_call, rebuild_call
+from spyre_build.frontend.structure import Leaves, argument_stride, flatten_call, rebuild_call
 from spyre_build.frontend.weightless import Weight, WeightTable, fake_weights
 from spyre_cache.objects.program import Leaf, Tree
 
@@ -133,7 +133,7 @@ def _fake_input(mode: FakeTensorMode, leaf: torch.Tensor, dims: dict[int, DimSpe
     if leaf.layout is not torch.strided:
         raise CaptureError(f"arguments are strided tensors, but a {leaf.layout} one came", hint="call .to_dense()")
     with mode:
-        fake = torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device="cpu")
+        fake = torch.empty_strided(leaf.shape, argument_stride(leaf), dtype=leaf.dtype, device="cpu")
     mark_dynamic(fake, dims)
     return fake
 

@@ -61,3 +61,18 @@ def flatten_call(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Tree
 def rebuild_call(args: Tree, kwargs: Tree, tensors: list[torch.Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments of `flatten_call` with other tensors in the same places."""
     return trees.build(args, tensors), trees.build(kwargs, tensors)
+
+
+def argument_stride(tensor: torch.Tensor) -> tuple[int, ...]:
+    """The strides that an argument is expected with: the example's when it is dense, else row-major ones.
+
+    An example that is broadcast or a slice of something larger would otherwise bind every later call to that accident.
+    """
+    expected = 1
+    for step, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size == 1:
+            continue
+        if step != expected:
+            return tuple(torch.empty(tensor.shape, device="meta").stride())
+        expected *= size
+    return tuple(tensor.stride()) if tensor.numel() else tuple(torch.empty(tensor.shape, device="meta").stride())
