@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from spyre_build.frontend.canonical import Canonical, canonicalise
 from spyre_build.frontend.capture import Captured, GraphResult, InputBinding, WeightBinding
 from spyre_build.frontend.ir import IRNode, ModelGraph, symbols_in
+from spyre_build.frontend.structure import argument_stride
 from spyre_cache.objects import fragment as f
 from spyre_cache.objects import program as p
 from spyre_runtime.plain import to_plain
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from spyre_build.frontend.structure import argument_stride
-from spyre_build.frontend.partition import BlockPartition
+    from spyre_build.frontend.partition import BlockPartition
     from spyre_build.frontend.weightless import Weight, WeightTable
     from spyre_build.spec import Entry
     from spyre_cache.digest import Digest
@@ -221,9 +221,7 @@ def tensor_spec(tensor: torch.Tensor) -> f.TensorSpec:
 
 def argument_spec(tensor: torch.Tensor) -> f.TensorSpec:
     """An argument as a record, with the strides it is expected with."""
-    return f.TensorSpec(
-        dtype=DTYPE_NAMES[tensor.dtype], shape=tuple(tensor.shape), stride=argument_stride(tensor)
-    )
+    return f.TensorSpec(dtype=DTYPE_NAMES[tensor.dtype], shape=tuple(tensor.shape), stride=argument_stride(tensor))
 
 
 @dataclass(frozen=True)
