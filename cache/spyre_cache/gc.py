@@ -19,7 +19,7 @@ from spyre_cache.fs import translated
 from spyre_cache.leases import held_by, is_live, remove_if_unheld
 from spyre_cache.objects.release import Envelope
 from spyre_cache.root import GC_LOCK
-from spyre_cache.stores.disk import restore
+from spyre_cache.stores.files import restore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

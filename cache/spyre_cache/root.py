@@ -32,6 +32,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Self
 
 from spyre_cache.errors import CacheUnavailableError, LimitExceededError, ReadOnlyCacheError
+from spyre_cache.format import open_format
 from spyre_cache.fs import FileSystem, translated
 from spyre_cache.leases import Lease, check_id, is_live, remove_if_unheld
 
@@ -39,9 +40,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-FORMAT_NAME = "FORMAT"
-_FORMAT = b"spyre-build cache, format 1\n"
-_FORMAT_WORDS = b"spyre-build cache, format "
 SESSION = "session-"
 GC_LOCK = "gc"  # held by a collection, and by whoever must not meet one half-way
 MAX_DOCUMENT_BYTES = 64 << 20
@@ -80,55 +78,12 @@ class Root:
     # --- opening ---
 
     def _open(self) -> None:
-        marker = self.path / FORMAT_NAME
         with translated("opening the cache", self.path):
-            try:
-                self._check_format(marker.read_bytes())
-            except FileNotFoundError:
-                self._create()
-            except NotADirectoryError:
-                raise CacheUnavailableError(f"a cache is a directory, but {self.path} is not one") from None
+            open_format(self.path, self.fs, create=not self.read_only)
         if not os.access(self.path, os.W_OK | os.X_OK):
             self.read_only = True
         if not self.read_only:
             self._wipe_stale()
-
-    def _check_format(self, found: bytes) -> None:
-        if found == _FORMAT:
-            return
-        if found.startswith(_FORMAT_WORDS):
-            version = found.removeprefix(_FORMAT_WORDS).strip()[:20].decode("ascii", "replace")
-            raise CacheUnavailableError(
-                f"the cache {self.path} has format {version}, this version knows format 1; use another directory "
-                "with --cache, or a newer spyre-build"
-            )
-        raise CacheUnavailableError(f"{self.path / FORMAT_NAME} is not the mark of a cache; choose another directory")
-
-    def _create(self) -> None:
-        if self.read_only:
-            raise CacheUnavailableError(f"there is no cache in {self.path}, and a read-only one is not made")
-        parents = [p for p in (self.path, *self.path.parents) if not p.exists()]
-        for directory in reversed(parents):
-            self.fs.mkdir(directory)
-            self.fs.fsync_dir(directory.parent)
-        # A crash while a cache is made leaves at most our own marker's temporary file.
-        strangers = [n for n in os.listdir(self.path) if not n.startswith(f".{FORMAT_NAME}-")]  # noqa: PTH208
-        if strangers and FORMAT_NAME not in strangers:
-            raise CacheUnavailableError(
-                f"{self.path} is not a cache: it holds {min(strangers)!r} and no {FORMAT_NAME} file; choose an "
-                "empty or new directory"
-            )
-        temporary = self.path / f".{FORMAT_NAME}-{os.urandom(8).hex()}"
-        fd = self.fs.create(temporary)
-        try:
-            self.fs.write(fd, _FORMAT)
-            self.fs.fsync(fd)
-            with suppress(FileExistsError):
-                self.fs.link(temporary, self.path / FORMAT_NAME)
-        finally:
-            self.fs.close(fd)
-            self.fs.unlink(temporary)
-        self.fs.fsync_dir(self.path)
 
     def _wipe_stale(self) -> None:
         """Removes temporary files whose writers are gone; a cache that may only be read stays as it is."""

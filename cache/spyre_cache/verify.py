@@ -13,12 +13,13 @@ from spyre_cache.actions import Documented, Nondeterminism, read_result
 from spyre_cache.codec import Record, decode
 from spyre_cache.digest import Digest
 from spyre_cache.errors import CacheError, InvalidRecordError
+from spyre_cache.format import FORMAT_NAME
 from spyre_cache.fs import translated
 from spyre_cache.leases import check_id, is_live
 from spyre_cache.objects.release import RELEASE_TYPE, Envelope, Release, Statement
 from spyre_cache.refs import Attached, Known, RefEntry, check_name, check_version
-from spyre_cache.root import FORMAT_NAME, TOP_LEVEL
-from spyre_cache.stores.disk import hash_file
+from spyre_cache.root import TOP_LEVEL
+from spyre_cache.stores.files import hash_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

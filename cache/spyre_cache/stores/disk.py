@@ -18,6 +18,18 @@ from spyre_cache.fs import translated
 from spyre_cache.root import GC_LOCK
 from spyre_cache.stores.base import Buffer, LocalBlobStore, Source
 from spyre_cache.stores.envelope import EnvelopeReader, Packer, shrinks
+from spyre_cache.stores.files import (
+    BLOCK,
+    OVERLAP_BYTES,
+    PACKED,
+    blocks_of,
+    hash_file,
+    is_at,
+    open_if_there,
+    plain_size,
+    read_verified,
+    restore,
+)
 from spyre_cache.stores.memo import Verdicts
 
 if TYPE_CHECKING:
@@ -25,10 +37,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from spyre_cache.root import Root
-
-BLOCK = 8 << 20
-_OVERLAP_BYTES = 4 << 20  # from here on hashing and writing run side by side
-_PACKED = ".z"
 
 
 class DiskStore(LocalBlobStore):
@@ -44,7 +52,7 @@ class DiskStore(LocalBlobStore):
         return self._root.path / "blobs" / digest.hash[:2] / digest.hash
 
     def _packed(self, digest: Digest) -> Path:
-        return self._raw(digest).with_name(digest.hash + _PACKED)
+        return self._raw(digest).with_name(digest.hash + PACKED)
 
     def _candidates(self, digest: Digest) -> Iterator[tuple[Path, int, os.stat_result]]:
         """Open files that may hold the blob, raw first; the caller closes each.
@@ -56,7 +64,7 @@ class DiskStore(LocalBlobStore):
                 self._root.flush()
             for place in (path, self._aside(path), path):
                 with translated("reading", place, writes=False):
-                    fd = _open_if_there(place)
+                    fd = open_if_there(place)
                 if fd is not None:
                     yield place, fd, os.fstat(fd)
                     break
@@ -74,15 +82,15 @@ class DiskStore(LocalBlobStore):
     def present(self, digest: Digest) -> bool:
         """Whether a blob is here, without keeping it from collection: an answer for reports only."""
         raw, packed = self._raw(digest), self._packed(digest)
-        if self._root.is_pending(raw) or self._root.is_pending(packed) or _is_at(raw, packed, digest.size):
+        if self._root.is_pending(raw) or self._root.is_pending(packed) or is_at(raw, packed, digest.size):
             return True
         if not (self._aside(raw).exists() or self._aside(packed).exists()):
             # A collection may have put it back between the two looks.
-            return _is_at(raw, packed, digest.size)
+            return is_at(raw, packed, digest.size)
         if self._root.read_only:
-            return _is_at(self._aside(raw), self._aside(packed), digest.size)
+            return is_at(self._aside(raw), self._aside(packed), digest.size)
         self._settle([raw, packed])
-        return _is_at(raw, packed, digest.size)
+        return is_at(raw, packed, digest.size)
 
     def _settle(self, paths: Iterable[Path]) -> None:
         """Waits for the collection that set blobs aside; puts back what a dead one left."""
@@ -124,7 +132,7 @@ class DiskStore(LocalBlobStore):
     def get(self, digest: Digest) -> bytes:
         for path, fd, status in self._candidates(digest):
             try:
-                data = _read_verified(path, fd, status.st_size, digest)
+                data = read_verified(path, fd, status.st_size, digest)
             finally:
                 os.close(fd)
             if data is not None:
@@ -135,13 +143,13 @@ class DiskStore(LocalBlobStore):
 
     def open(self, digest: Digest) -> BinaryIO:
         path, fd, _ = self._sound(digest)
-        if path.suffix == _PACKED:
+        if path.suffix == PACKED:
             return cast("BinaryIO", io.BufferedReader(EnvelopeReader(fd), 1 << 20))
         return os.fdopen(fd, "rb")
 
     def map(self, digest: Digest) -> memoryview:
         path, fd, _ = self._sound(digest)
-        if path.suffix == _PACKED:
+        if path.suffix == PACKED:
             # The envelope was verified just now, by content; unpacking it once more is the price of a memo hit.
             memory = bytearray(digest.size)
             with EnvelopeReader(fd) as reader:
@@ -160,7 +168,7 @@ class DiskStore(LocalBlobStore):
 
     def path(self, digest: Digest) -> Path:
         path, fd, _ = self._sound(digest)
-        if path.suffix != _PACKED:
+        if path.suffix != PACKED:
             os.close(fd)
             if path == self._aside(path) and not self._root.read_only:
                 self._settle([self._raw(digest)])
@@ -178,7 +186,7 @@ class DiskStore(LocalBlobStore):
         for fan in self._root.names(blobs):
             seen = ""
             for name in self._root.names(blobs / fan):
-                hash_ = name.removesuffix(_PACKED)
+                hash_ = name.removesuffix(PACKED)
                 if hash_ == seen:
                     continue
                 with suppress(OSError, InvalidRecordError):
@@ -191,7 +199,7 @@ class DiskStore(LocalBlobStore):
         self._root.writable("storing a blob")
         view = memoryview(data).cast("B")
         packed = not raw and shrinks(view)
-        if not packed and len(view) >= _OVERLAP_BYTES:
+        if not packed and len(view) >= OVERLAP_BYTES:
             return self._put_large(view, raw=raw)
         digest = Digest.of(view)
         if not self._have(digest, raw=raw):
@@ -230,13 +238,13 @@ class DiskStore(LocalBlobStore):
 
     def put_stream(self, source: Source, *, raw: bool = False) -> Digest:
         self._root.writable("storing a blob")
-        return self._store_stream(_blocks(source), raw=raw)
+        return self._store_stream(blocks_of(source), raw=raw)
 
     def _store_stream(self, blocks: Iterator[Buffer], *, raw: bool) -> Digest:
         head = bytearray()
         for first in blocks:
             head += first
-            if len(head) >= _OVERLAP_BYTES:
+            if len(head) >= OVERLAP_BYTES:
                 break
         else:
             return self.put(head, raw=raw)
@@ -281,7 +289,7 @@ class DiskStore(LocalBlobStore):
             return False
         os.close(fd)
         # What a collection has set aside does not count: a fresh copy settles the matter.
-        return path != self._aside(path) and not (raw and path.suffix == _PACKED)
+        return path != self._aside(path) and not (raw and path.suffix == PACKED)
 
     def _publish(self, digest: Digest, data: memoryview, *, packed: bool) -> None:
         fd, temporary = self._root.temporary(0o444)
@@ -335,99 +343,3 @@ class DiskStore(LocalBlobStore):
     def batch(self) -> Iterator[None]:
         with self._root.batch():
             yield
-
-
-def restore(root: Root, path: Path) -> bool:
-    """Puts a blob's file back that a collection set aside; call it under `GC_LOCK`. True when there was one."""
-    aside = root.path / "trash" / path.name
-    with suppress(FileExistsError):
-        try:
-            root.fs.link(aside, path)
-        except FileNotFoundError:
-            return False
-    root.fs.unlink(aside)
-    return True
-
-
-def _open_if_there(path: Path) -> int | None:
-    try:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return None
-
-
-def _is_at(raw: Path, packed: Path, size: int) -> bool:
-    """Whether either form is there; of the raw one the size is known to fit."""
-    with suppress(FileNotFoundError):
-        if raw.stat().st_size == size:
-            return True
-    return packed.exists()
-
-
-def plain_size(path: Path) -> int:
-    """Size of the plain bytes of a blob's file.
-
-    Raises:
-        OSError: it cannot be read.
-        InvalidRecordError: it is no envelope, though its name says so.
-    """
-    if path.suffix != _PACKED:
-        return path.stat().st_size
-    with EnvelopeReader(os.open(path, os.O_RDONLY | os.O_CLOEXEC)) as reader:
-        return reader.plain_size
-
-
-def _blocks(source: Source) -> Iterator[Buffer]:
-    read = getattr(source, "read", None)
-    if read is None:
-        for item in source:
-            yield memoryview(item).cast("B")
-        return
-    while block := read(BLOCK):
-        yield block
-
-
-def hash_file(path: Path, fd: int, size: int) -> Digest | None:
-    """Digest of the plain bytes of an open file, or None when it is no sound envelope."""
-    hasher = blake3(max_threads=hash_threads(size))
-    if path.suffix == _PACKED:
-        try:
-            with EnvelopeReader(os.dup(fd)) as reader:
-                for block in reader.blocks():
-                    hasher.update(block)
-                return Digest(hasher.hexdigest(), reader.plain_size)
-        except InvalidRecordError:
-            return None
-    if size < BLOCK:
-        data = os.pread(fd, size, 0)
-        return Digest.of(data)
-    # Mapped: all cores hash, and the kernel reads ahead for each.
-    hasher.update_mmap(f"/dev/fd/{fd}")
-    return Digest(hasher.hexdigest(), size)
-
-
-def _read_verified(path: Path, fd: int, size: int, digest: Digest) -> bytes | None:
-    """The plain bytes of an open file when they have the digest, else None."""
-    if path.suffix == _PACKED:
-        try:
-            with EnvelopeReader(os.dup(fd)) as reader:
-                data = b"".join(reader.blocks()) if reader.plain_size == digest.size else b""
-        except InvalidRecordError:
-            return None
-        return data if Digest.of(data) == digest else None
-    if size != digest.size:
-        return None
-    with os.fdopen(os.dup(fd), "rb", buffering=0) as file:
-        if size < _OVERLAP_BYTES:
-            data = file.read()
-            return data if Digest.of(data) == digest else None
-        from concurrent.futures import ThreadPoolExecutor  # slow to import
-
-        # Hashed through a mapping while it is copied: the same pages, as long as nobody writes to them meanwhile.
-        before = os.fstat(fd).st_mtime_ns
-        with ThreadPoolExecutor(1, "spyre-cache-hash") as hashing:
-            hashed = hashing.submit(hash_file, path, fd, size)
-            data = file.read()
-            found = hashed.result()
-    untouched = os.fstat(fd).st_mtime_ns == before and len(data) == size
-    return data if found == digest and untouched else None
