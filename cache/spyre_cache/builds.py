@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -34,9 +35,15 @@ class Builds:
             raise LimitExceededError(
                 f"a build's document has at most {MAX_BUILD_BYTES} bytes, but {len(document)} came"
             )
-        self._root.replace(path, document)
-        for old in self.list()[MAX_BUILDS:]:
-            self._root.remove(self._directory / old)
+        with self._root.lock("builds"):
+            before = self._times()
+            self._root.replace(path, document)
+            # File times have a coarse grain, and the latest put shall come first.
+            latest = max((time for name, time in before.items() if name != build_id), default=0)
+            if path.stat().st_mtime_ns <= latest:
+                os.utime(path, ns=(latest + 1, latest + 1))
+            for old in self.list()[MAX_BUILDS:]:
+                self._root.remove(self._directory / old)
 
     def get(self, build_id: str) -> bytes | None:
         """A build's document, or None when there is none.
@@ -48,8 +55,12 @@ class Builds:
 
     def list(self) -> list[str]:
         """Ids, the latest put first."""
-        found = []
+        times = self._times()
+        return sorted(times, key=lambda name: (-times[name], name))
+
+    def _times(self) -> dict[str, int]:
+        found = {}
         for name in self._root.names(self._directory):
             with suppress(OSError):
-                found.append((-(self._directory / name).stat().st_mtime_ns, name))
-        return [name for _, name in sorted(found)]
+                found[name] = (self._directory / name).stat().st_mtime_ns
+        return found
