@@ -43,6 +43,23 @@ def test_many_actions_with_one_bad_all_have_results(blobs, action_of):
         assert again[0][1].agrees(results[actions[0].key()])
 
 
+@pytest.mark.slow
+def test_first_compilation_of_a_machine_finds_the_headers_built_while_the_server_started(
+    blobs, action_of, record, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("SPYRE_BUILD_TOOLCHAIN_DIR", str(tmp_path / "toolchain"))
+    action = action_of(scaled(7))
+    with LocalPool(blobs, jobs=1) as pool:
+        pool.start(record, [action.target])
+        deadline = time.monotonic() + 300
+        while not list(tmp_path.glob("toolchain/*/isa-*/index.json")):
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        ((_, result),) = pool.run([action])
+    assert result.status == "ok"
+    assert b"building the shared state" not in blobs.get(result.log)
+
+
 def test_no_actions_gives_nothing_and_starts_nothing(blobs):
     with LocalPool(blobs) as pool:
         assert list(pool.run([])) == []

@@ -21,6 +21,8 @@ from spyre_workers.server import Exit, Ready, Request, Setup
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from spyre_cache.objects.target import Target, Toolchain
+
 _MESSAGE_LIMIT = 1 << 16
 _KEPT: Final = ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "XDG_CACHE_HOME", DIRECTORY_VARIABLE)
 
@@ -33,6 +35,9 @@ class CompileServer:
     """A warmed server process; safe among threads.
 
     Starting it costs what importing torch and the compiler costs (a few seconds), once.
+
+    Attributes:
+        ahead: toolchains and targets whose shared state a server that starts builds meanwhile.
     """
 
     def __init__(self, imports: tuple[str, ...] = ()) -> None:
@@ -41,6 +46,7 @@ class CompileServer:
         Args:
             imports: modules, or Python files, that define the custom operators to be compiled.
         """
+        self.ahead: tuple[tuple[Toolchain, Target], ...] = ()
         self._imports = imports
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
@@ -146,7 +152,7 @@ class CompileServer:
         self._control, self._owner = ours, os.getpid()
         ready = Ready(error="it ended before it was ready")
         with contextlib.suppress(OSError, msgspec.MsgspecError):
-            ours.send(msgspec.json.encode(Setup(self._imports)))
+            ours.send(msgspec.json.encode(Setup(self._imports, self.ahead)))
             ready = msgspec.json.decode(ours.recv(_MESSAGE_LIMIT), type=Ready)
         if ready.error:
             self._errors.seek(0)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from spyre_cache.objects.action import Action
+    from spyre_cache.objects.target import Target, Toolchain
     from spyre_cache.stores.base import BlobStore
 
 
@@ -55,8 +56,15 @@ class LocalPool:
         self._builder = builder
         self._server = CompileServer(imports)
 
-    def start(self) -> None:
-        """Starts the server ahead of time, for callers with other work to do meanwhile; failures show in `run`."""
+    def start(self, toolchain: Toolchain | None = None, targets: Iterable[Target] = ()) -> None:
+        """Starts the server ahead of time, for callers with other work to do meanwhile; failures show in `run`.
+
+        Args:
+            toolchain: with it, what all fragments of `targets` share is compiled meanwhile too, if it is not there yet.
+            targets: CPU targets that actions will be for; others are passed over.
+        """
+        if toolchain is not None:
+            self._server.ahead = tuple((toolchain, target) for target in targets if target.kind == "cpu")
         threading.Thread(target=self._start_quietly, name="spyre-compile-start", daemon=True).start()
 
     def run(self, actions: Iterable[Action]) -> Iterator[tuple[Action, ActionResult]]:

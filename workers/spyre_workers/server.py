@@ -27,7 +27,11 @@ from typing import Any
 
 import msgspec
 
+from spyre_cache.objects.target import Target, Toolchain  # noqa: TC001  msgspec reads them at run time
 from spyre_workers import child
+from spyre_workers.backends.cxx import find_compiler
+from spyre_workers.backends.isa import plan_for
+from spyre_workers.backends.warm import warm_state
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -36,9 +40,15 @@ _MESSAGE_LIMIT = 1 << 16
 
 
 class Setup(msgspec.Struct, frozen=True):
-    """First message. `imports` are modules or Python files that define operators."""
+    """First message.
+
+    Attributes:
+        imports: modules or Python files that define operators.
+        ahead: what will be compiled for, so that headers are compiled while torch is imported.
+    """
 
     imports: tuple[str, ...] = ()
+    ahead: tuple[tuple[Toolchain, Target], ...] = ()
 
 
 class Ready(msgspec.Struct, frozen=True):
@@ -250,6 +260,35 @@ def _send(report: socket.socket, message: Any) -> None:
         report.send(msgspec.json.encode(message))
 
 
+def _prepare(ahead: tuple[tuple[Toolchain, Target], ...]) -> int:
+    """Builds shared state in a process of its own, before this one has threads or torch.
+
+    Returns:
+        Its process group, or 0 when there is nothing to build. What goes wrong there goes wrong again, and is told,
+        when a fragment is compiled.
+    """
+    if not ahead:
+        return 0
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        with contextlib.suppress(OSError):
+            os.setpgid(pid, pid)
+        return pid
+    try:
+        with contextlib.suppress(OSError):
+            os.setpgid(0, 0)
+        die_with_parent(parent)
+        os.closerange(3, 4096)
+        for toolchain, target in ahead:
+            plan = plan_for(target)
+            warm_state(toolchain, plan, find_compiler(plan.arch), [])
+    except Exception:  # noqa: BLE001  as above
+        traceback.print_exc()
+    finally:
+        os._exit(0)
+
+
 def _import(name: str) -> None:
     """Imports a module by name, or a Python file by path: what defines a declared operator."""
     if not name.endswith(".py"):
@@ -266,6 +305,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     control = socket.socket(fileno=int(sys.argv[1]))
     setup = msgspec.json.decode(control.recv(_MESSAGE_LIMIT) or b"{}", type=Setup)
+    ahead = _prepare(setup.ahead)
     try:
         child.warm_up()
         for name in setup.imports:
@@ -278,7 +318,12 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     _send(control, Ready())
-    Server(control).serve()
+    try:
+        Server(control).serve()
+    finally:
+        if ahead:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(ahead, signal.SIGKILL)
 
 
 if __name__ == "__main__":
