@@ -158,5 +158,6 @@ def test_any_sequence_of_operations_agrees_with_the_model():
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(7200)
 def test_any_sequence_of_operations_agrees_with_the_model_at_length():
     run(examples=500, steps=60)

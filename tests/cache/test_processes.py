@@ -113,6 +113,7 @@ def test_writers_killed_at_random_moments_leave_the_cache_sound(tmp_path):
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(7200)
 def test_writers_killed_at_random_moments_leave_the_cache_sound_at_length(tmp_path):
     killed_at_random_moments(tmp_path / "cache", 60, seed=2)
 
