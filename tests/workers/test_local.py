@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
 import time
 from pathlib import Path
 
@@ -17,7 +18,8 @@ import torch
 from fragments import fragment_of
 
 from spyre_cache.objects import fragment as f
-from spyre_workers.compile import Limits, replay
+from spyre_workers.client import Cancelled
+from spyre_workers.compile import Limits, compile_action, replay
 from spyre_workers.errors import WorkerError
 from spyre_workers.local import LocalPool
 
@@ -74,6 +76,42 @@ def test_caller_that_stops_early_ends_what_runs(blobs, action_of, monkeypatch, t
             break
     assert {p.pid for p in psutil.Process().children(recursive=True)} <= before
     assert not list(tmp_path.glob("spyre-compile-*"))
+
+
+def test_pool_left_while_its_server_starts_ends_at_once(blobs):
+    with LocalPool(blobs, jobs=1) as pool:
+        pool.start()
+        deadline = time.monotonic() + 30
+        while not psutil.Process().children():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        started = time.monotonic()
+    assert time.monotonic() - started < 5
+
+
+def test_server_cancelled_tells_whoever_waits(blobs, server, action_of):
+    def function(x):
+        return tuple(torch.softmax(torch.tanh(x.narrow(0, k, 40 + k)), -1) for k in range(30))
+
+    action, outcome = action_of(fragment_of(function, torch.randn(200, 64))), []
+
+    def wait():
+        try:
+            outcome.append(compile_action(action, blobs, server=server))
+        except Cancelled as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=wait)
+    pid = server.start()
+    thread.start()
+    deadline = time.monotonic() + 60
+    while not psutil.Process(pid).children():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    server.cancel()
+    thread.join(30)
+    assert isinstance(outcome[0], Cancelled)
+    assert compile_action(action_of(scaled(8)), blobs, server=server).status == "ok"
 
 
 def test_limits_of_the_pool_hold_for_each(blobs, action_of):

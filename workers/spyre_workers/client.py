@@ -54,7 +54,7 @@ class CompileServer:
         self._owner = 0
         self._errors: IO[bytes] | None = None
         self._running: set[socket.socket] = set()
-        self._stopped = False
+        self._cancelled: set[socket.socket] = set()
 
     def run(self, directory: Path, *, seconds: float, memory_bytes: int) -> Exit:
         """Compiles what lies in a directory, and waits.
@@ -87,10 +87,12 @@ class CompileServer:
             finally:
                 with self._lock:
                     self._running.discard(ours)
+                    cancelled = ours in self._cancelled
+                    self._cancelled.discard(ours)
+        if cancelled:
+            raise Cancelled
         if answer:
             return msgspec.json.decode(answer, type=Exit)
-        if self._stopped:
-            raise Cancelled
         return Exit(status=-9, reason="", seconds=0.0, peak_rss_bytes=0)
 
     def start(self) -> int:
@@ -107,17 +109,23 @@ class CompileServer:
     def cancel(self) -> None:
         """Ends every running compilation; their children are killed."""
         with self._lock:
-            self._stopped = True
+            self._cancelled |= self._running
             for sock in self._running:
                 with contextlib.suppress(OSError):
                     sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Ends the server and everything it runs. It starts again when it is used again."""
+        if not self._lock.acquire(timeout=0.5):
+            # It is being started, which takes seconds; whoever waits for it is told that it died.
+            process = self._process
+            if process is not None:
+                process.kill()
+        else:
+            self._lock.release()
         self.cancel()
         with self._lock:
             self._drop()
-            self._stopped = False
 
     def __enter__(self) -> Self:
         return self

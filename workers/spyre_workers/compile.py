@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import shutil
 import signal
@@ -55,6 +56,7 @@ def shared_server() -> CompileServer:
     with _shared_lock:
         if _shared is None:
             _shared = CompileServer()
+            atexit.register(_shared.close)
         return _shared
 
 
