@@ -23,7 +23,7 @@ from spyre_build.publishing import next_version, publish, verify_build
 from spyre_build.spec import WEIGHT_MODES, ModelSpec, WeightMode
 from spyre_cache.cache import Cache
 from spyre_cache.codec import encode
-from spyre_cache.objects.fragment import Description
+from spyre_cache.objects.fragment import DESCRIPTION_TYPE, Description
 from spyre_cache.refs import check_name, check_version
 from spyre_workers.compile import audit as audit_action
 from spyre_workers.local import LocalPool
@@ -280,9 +280,15 @@ class _Submission:
 
     def _store_fragments(self, model: Model, plan: Plan) -> None:
         """Fragments and action documents, so that workers, replay and explain find them."""
-        for fragment, digest, origins in zip(model.pool.fragments, model.pool.digests, model.pool.origins, strict=True):
-            self.cache.blobs.put(fragment.encoded())
-            self.cache.blobs.put(encode(Description(fragment=digest, origins=origins)))
+        described = []
+        with self.cache.blobs.batch():
+            for fragment, digest, origins in zip(
+                model.pool.fragments, model.pool.digests, model.pool.origins, strict=True
+            ):
+                self.cache.blobs.put(fragment.encoded())
+                described.append((digest, self.cache.blobs.put(encode(Description(fragment=digest, origins=origins)))))
+        for digest, blob in described:
+            self.cache.statements.attach(digest, DESCRIPTION_TYPE, blob)
         for planned in plan.missing:
             self.cache.actions.describe(planned.action)
 

@@ -63,7 +63,7 @@ def _entry(cache: Cache, weight: Weight, mode: WeightMode) -> WeightEntry:
         shape=tuple(tensor.shape),
         stride=tuple(tensor.stride()),
         persistent=weight.persistent,
-        digest=cache.blobs.put(tensor_bytes(tensor)) if keep else None,
+        digest=cache.blobs.put(tensor_bytes(tensor), raw=True) if keep else None,
     )
 
 

@@ -9,6 +9,7 @@ from blake3 import blake3
 
 from spyre_build.inspection import read_manifest
 from spyre_cache.codec import bits_float
+from spyre_cache.digest import hash_threads
 from spyre_cache.errors import BlobNotFoundError, InvalidRecordError
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ def damaged_blobs(
     for blob, what in blobs.items():
         if blob in skipped:
             continue
-        hasher = blake3(max_threads=blake3.AUTO)
+        hasher = blake3(max_threads=hash_threads(blob.size))
         try:
             # Not `get`: a weight may be larger than memory has room for. Not trusted: the store's memory of an
             # earlier verdict.

@@ -211,6 +211,10 @@ class Fragment(Record, frozen=True, kw_only=True):
         return Digest.of(self.encoded())
 
 
+DESCRIPTION_TYPE = "https://spyre-build.dev/description/v1"
+"""Files a description under its fragment's digest."""
+
+
 class NodeOrigin(Record, frozen=True, kw_only=True):
     """Where a node came from in the user's model: for errors and reports, never hashed."""
 
