@@ -77,7 +77,7 @@ def bits_float(bits: str) -> float:
     try:
         raw = bytes.fromhex(bits)
         if len(raw) != 8:
-            raise ValueError(bits)
+            raise ValueError(bits)  # noqa: TRY301  both ways to be wrong end in one sentence
         return float(struct.unpack(">d", raw)[0])
     except ValueError:
         raise InvalidRecordError(f"a float is 16 hex digits of its bits, not {bits[:40]!r}") from None

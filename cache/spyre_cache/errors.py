@@ -26,7 +26,7 @@ class LimitExceededError(InvalidRecordError):
     """Something parsed is larger or deeper than the limits allow."""
 
 
-class ReferenceError_(CacheError):
+class ReferenceError_(CacheError):  # noqa: N801, N818  the builtin has the plain name
     """A release name or digest prefix is unknown, malformed or ambiguous."""
 
 

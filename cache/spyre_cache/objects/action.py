@@ -27,6 +27,8 @@ class Action(Record, frozen=True, kw_only=True):
 
 
 class OutputFile(Record, frozen=True, kw_only=True):
+    """One file that a compilation made."""
+
     name: str
     digest: Digest
 
@@ -88,4 +90,5 @@ class ActionResult(Record, frozen=True, kw_only=True):
     builder: str = ""
 
     def agrees(self, other: ActionResult) -> bool:
+        """Whether both say the same: measurements, log and builder aside."""
         return (self.status, self.outputs) == (other.status, other.outputs)

@@ -1,7 +1,7 @@
 """The unit of compilation: a canonical, functional, weightless ATen graph.
 
 Values are numbered: a graph's inputs first, then each node's results in order. Symbolic sizes are expressions over the
-fragment's symbols in a small grammar (`spyre_runtime.symbols`): integers, names `s0…`, `+ - *`, `//`, `%`, `min(,)`, `max(,)`.
+fragment's symbols in a small grammar (`spyre_runtime.symbols`): integers, names `s0…`, `+ - * // %`, `min` and `max`.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ class Ref(Record, frozen=True, kw_only=True, tag="ref", tag_field="a"):
 
 
 class IntArg(Record, frozen=True, kw_only=True, tag="int", tag_field="a"):
+    """A whole number."""
+
     v: int
 
 
@@ -57,28 +59,36 @@ class FloatArg(Record, frozen=True, kw_only=True, tag="float", tag_field="a"):
 
     @classmethod
     def of(cls, value: float) -> FloatArg:
+        """The argument for a Python float."""
         return cls(v=float_bits(value))
 
     @property
     def value(self) -> float:
+        """The Python float."""
         return bits_float(self.v)
 
 
 class ComplexArg(Record, frozen=True, kw_only=True, tag="complex", tag_field="a"):
+    """A complex number; both parts as the bits of binary64."""
+
     re: str
     im: str
 
 
 class BoolArg(Record, frozen=True, kw_only=True, tag="bool", tag_field="a"):
+    """True or false."""
+
     v: bool
 
 
 class StrArg(Record, frozen=True, kw_only=True, tag="str", tag_field="a"):
+    """A string."""
+
     v: str
 
 
 class NoneArg(Record, frozen=True, kw_only=True, tag="none", tag_field="a"):
-    pass
+    """None."""
 
 
 class SymArg(Record, frozen=True, kw_only=True, tag="sym", tag_field="a"):
@@ -88,6 +98,8 @@ class SymArg(Record, frozen=True, kw_only=True, tag="sym", tag_field="a"):
 
 
 class DTypeArg(Record, frozen=True, kw_only=True, tag="dtype", tag_field="a"):
+    """A dtype by name."""
+
     v: str
 
 
@@ -98,10 +110,14 @@ class DeviceArg(Record, frozen=True, kw_only=True, tag="device", tag_field="a"):
 
 
 class LayoutArg(Record, frozen=True, kw_only=True, tag="layout", tag_field="a"):
+    """A layout by name."""
+
     v: str
 
 
 class MemoryFormatArg(Record, frozen=True, kw_only=True, tag="memory_format", tag_field="a"):
+    """A memory format by name."""
+
     v: str
 
 
@@ -118,6 +134,8 @@ class GraphArg(Record, frozen=True, kw_only=True, tag="graph", tag_field="a"):
 
 
 class ListArg(Record, frozen=True, kw_only=True, tag="list", tag_field="a"):
+    """A list or tuple of arguments."""
+
     items: tuple[Arg, ...]
 
 
@@ -181,6 +199,8 @@ class Mutation(Record, frozen=True, kw_only=True):
 
 
 class Graph(Record, frozen=True, kw_only=True):
+    """Operators in topological order over numbered values."""
+
     inputs: tuple[Input, ...]
     nodes: tuple[Node, ...]
     outputs: tuple[Output, ...]
@@ -205,9 +225,11 @@ class Fragment(Record, frozen=True, kw_only=True):
     constraints: tuple[str, ...] = ()
 
     def encoded(self) -> bytes:
+        """Canonical bytes; what is hashed."""
         return encode(self)
 
     def digest(self) -> Digest:
+        """Identity of the fragment."""
         return Digest.of(self.encoded())
 
 

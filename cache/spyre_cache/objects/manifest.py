@@ -35,7 +35,9 @@ class Manifest(Record, frozen=True, kw_only=True):
     torch: str
 
     def encoded(self) -> bytes:
+        """Canonical bytes; what is hashed."""
         return encode(self)
 
     def digest(self) -> Digest:
+        """Identity of the precompiled model."""
         return Digest.of(self.encoded())

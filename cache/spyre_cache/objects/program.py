@@ -31,10 +31,14 @@ class SymLeaf(Record, frozen=True, kw_only=True, tag="symleaf", tag_field="n"):
 
 
 class ListTree(Record, frozen=True, kw_only=True, tag="list", tag_field="n"):
+    """A list."""
+
     items: tuple[Tree, ...]
 
 
 class TupleTree(Record, frozen=True, kw_only=True, tag="tuple", tag_field="n"):
+    """A tuple."""
+
     items: tuple[Tree, ...]
 
 

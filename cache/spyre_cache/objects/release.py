@@ -18,6 +18,8 @@ VERIFICATION_TYPE = "https://spyre-build.dev/verification/v1"
 
 
 class Subject(Record, frozen=True, kw_only=True):
+    """What a statement is about, by name and digests."""
+
     name: str
     digest: dict[str, str]
 
@@ -32,6 +34,8 @@ class Statement(Record, frozen=True, kw_only=True, rename={"type_": "_type"}):
 
 
 class Signature(Record, frozen=True, kw_only=True):
+    """One signature over an envelope's payload."""
+
     keyid: str
     sig: str
 
@@ -45,9 +49,15 @@ class Envelope(Record, frozen=True, kw_only=True):
 
     @classmethod
     def wrap(cls, payload: bytes, payload_type: str = PAYLOAD_TYPE) -> Envelope:
+        """An envelope around exactly these bytes, not signed yet."""
         return cls(payload=base64.b64encode(payload).decode("ascii"), payloadType=payload_type)
 
     def body(self) -> bytes:
+        """The payload's exact bytes.
+
+        Raises:
+            ValueError: it is not base64.
+        """
         return base64.b64decode(self.payload, validate=True)
 
 
@@ -72,6 +82,8 @@ class GoldenTensor(Record, frozen=True, kw_only=True):
 
 
 class GoldenValue(Record, frozen=True, kw_only=True):
+    """A recorded result that is no tensor."""
+
     path: str
     value: Plain
 
