@@ -34,6 +34,7 @@ def code(blobs, result, directory, target):
     ).stdout
 
 
+@pytest.mark.slow
 def test_action_compiled_by_two_servers_in_two_directories_gives_the_same_bytes(
     blobs, server, action_of, tmp_path, monkeypatch
 ):

@@ -123,6 +123,7 @@ def test_child_killed_from_outside_is_a_crash_and_the_next_compiles(blobs, serve
     assert compile_action(action_of(simple()), blobs, server=server).status == "ok"
 
 
+@pytest.mark.slow
 def test_server_killed_is_a_crash_ends_its_children_and_the_next_starts_another(blobs, action_of):
     with CompileServer() as mine:
         pid = mine.start()
@@ -191,6 +192,7 @@ def test_unknown_option_is_refused_by_name(blobs, server, action_of):
     assert "speed" in result.failure.message
 
 
+@pytest.mark.slow
 def test_damaged_shared_header_is_rebuilt(blobs, action_of, monkeypatch, tmp_path):
     action = action_of(simple())
     with CompileServer() as mine:

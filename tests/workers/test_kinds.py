@@ -134,6 +134,7 @@ def test_mutated_input_also_returned_is_the_new_value(kit):
     x = torch.ones(4)
     runner = compiled(fragment_of(function, x, mutates=(0,)), kit)
     first, second = runner.run([x])
+    assert first.data_ptr() != x.data_ptr()
     assert torch.equal(x, torch.full((4,), 2.0))
     assert torch.equal(first, torch.full((4,), 2.0))
     assert torch.equal(second, torch.full((4,), 6.0))

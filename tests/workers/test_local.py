@@ -35,6 +35,7 @@ def refused():
     return f.Fragment(graph=graph)
 
 
+@pytest.mark.slow
 def test_many_actions_with_one_bad_all_have_results(blobs, action_of):
     actions = [action_of(scaled(n)) for n in range(3)] + [action_of(refused())]
     with LocalPool(blobs, jobs=2) as pool:
@@ -127,6 +128,7 @@ def test_operator_library_that_cannot_be_imported_fails_each_with_its_name(blobs
     assert "no_such_module_anywhere" in result.failure.message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL])
 def test_interrupted_process_leaves_no_process(tmp_path, signum):
     script = textwrap.dedent(
