@@ -214,7 +214,7 @@ class _Submission:
         )
         with pool:
             if not self._built_before():
-                pool.start()  # it warms up while the model is captured
+                pool.start(toolchain(), targets)  # headers and server warm up while the model is captured
             self._build(spec, targets, pool)
         self._end_phase()
         self.build.seconds["total"] = time.perf_counter() - self.started

@@ -7,6 +7,8 @@ containers, orders and aliases are those of the model's own Python, not of a gue
 
 from __future__ import annotations
 
+import contextlib
+import io
 import logging
 import warnings
 from contextlib import contextmanager
@@ -212,6 +214,7 @@ def _by_dynamo(
             seen["outputs"] = tuple(_stands_for(item, given) for item in node.args[0])
             return seen["outputs"]  # type: ignore[no-any-return]
 
+        before_call = flatten_call(args, kwargs)
         run = out.forward_callable(compiled_fn=stand_in, extra_globals=out.graph_capture_output.f_globals)
         _, root = get_traced_fn(call)
         result = run(*(() if root is None else (root,)), *args, **kwargs)
@@ -222,6 +225,7 @@ def _by_dynamo(
     finally:
         changed = side_effects.restore(module, before)
     side_effects.check(changed, what)
+    side_effects.check_containers(before_call, flatten_call(args, kwargs), what)
     shape_env = out.backend_input.fake_mode.shape_env
     return {
         "kind": "dynamo",
@@ -329,7 +333,8 @@ def _by_export(  # noqa: PLR0913, PLR0917  the two ways to capture take the same
         raise problem
     before = side_effects.snapshot(module)
     try:
-        program = torch.export.export(module, args, kwargs, strict=False)
+        with contextlib.redirect_stderr(io.StringIO()):  # export prints the graph so far when it fails
+            program = torch.export.export(module, args, kwargs, strict=False)
     except Exception as error:
         # Where export says more than dynamo (which line branches on data), say that.
         raise CaptureError(

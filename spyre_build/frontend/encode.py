@@ -374,6 +374,12 @@ class _Body:
             return f.MemoryFormatArg(v=MEMORY_FORMAT_NAMES[item])
         if isinstance(item, (list, tuple)):
             return f.ListArg(items=tuple(self.arg(inner, where) for inner in item))
+        if isinstance(item, torch.SymFloat):
+            raise UnsupportedError(
+                f"{where} computes with a number that depends on a tensor's values or on sizes",
+                nodes=(where,),
+                hint="keep it a tensor: use x.sum() instead of x.sum().item()",
+            )
         name = operator_name(item)
         if name is not None:
             return f.OpArg(v=name)

@@ -8,9 +8,13 @@ import torch
 from torch import nn
 
 from spyre_build.errors import CaptureError
+from spyre_build.frontend.structure import Leaves
+from spyre_cache.objects.program import Tree
 
 _REGISTRIES = {"_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"}
 Snapshot = list[tuple[str, nn.Module, dict[str, Any], dict[str, Any]]]
+Call = tuple[Tree, Tree, Leaves]
+"""Arguments of a call: trees of positional and keyword ones, and their tensors."""
 _ABSENT = object()
 
 
@@ -54,6 +58,22 @@ def _same(old: Any, new: Any) -> bool:
         return type(old) is type(new) and bool(old == new)
     except Exception:  # noqa: BLE001  a user's __eq__ may do anything; what cannot be compared counts as changed
         return False
+
+
+def check_containers(before: Call, after: Call, what: str) -> None:
+    """Refuses a forward that adds to, or takes from, the lists and dicts among its arguments.
+
+    Raises:
+        CaptureError: it does.
+    """
+    same_tensors = len(before[2].tensors) == len(after[2].tensors) and all(
+        old is new for old, new in zip(before[2].tensors, after[2].tensors, strict=True)
+    )
+    if before[:2] != after[:2] or not same_tensors:
+        raise CaptureError(
+            f"{what} changes a list or dict among its arguments; only tensors may be written in place",
+            hint="return the new values, or write into tensors that are there already (copy_)",
+        )
 
 
 def check(changed: list[str], what: str) -> None:
