@@ -93,6 +93,12 @@ def as_spec(value: Any) -> ModelSpec:
     if isinstance(value, ModelSpec):
         if not isinstance(value.module, torch.nn.Module):
             raise SpecError(f"ModelSpec.module is a torch.nn.Module, but {type(value.module).__name__} came")
+        for name, entry in value.entries.items():
+            if not callable(getattr(value.module, entry.method, None)):
+                raise SpecError(
+                    f"entry {name!r} calls {entry.method!r}, which {type(value.module).__name__} does not have",
+                    hint="Entry.method is the name of a method of the module",
+                )
         return value
     if isinstance(value, tuple) and len(value) in (2, 3) and isinstance(value[0], torch.nn.Module):
         module, args = value[0], value[1]

@@ -104,6 +104,10 @@ def _user_code(what: str) -> Iterator[None]:
             f"{what} needs the package {error.name!r}, which is not installed here",
             hint=f"pip install the package that provides {error.name!r}",
         ) from error
+    except SystemExit as error:
+        raise FactoryError(
+            f"{what} ended the program (exit {error.code})", hint="return the model, and raise an error where that fails"
+        ) from error
     except SyntaxError as error:
         raise SpecError(f"{what} is not Python: {error.msg} at {error.filename}:{error.lineno}") from error
     except Exception as error:
