@@ -106,7 +106,8 @@ def _user_code(what: str) -> Iterator[None]:
         ) from error
     except SystemExit as error:
         raise FactoryError(
-            f"{what} ended the program (exit {error.code})", hint="return the model, and raise an error where that fails"
+            f"{what} ended the program (exit {error.code})",
+            hint="return the model, and raise an error where that fails",
         ) from error
     except SyntaxError as error:
         raise SpecError(f"{what} is not Python: {error.msg} at {error.filename}:{error.lineno}") from error
