@@ -28,6 +28,8 @@ from spyre_cache.objects import program as p
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    import torch
+
     from spyre_build.spec import Entry, ModelSpec
 
 
@@ -90,6 +92,7 @@ def build_model(spec: ModelSpec, partition: BlockPartition | None = None, events
             _count(model.seconds, "partition", perf_counter() - middle)
     model.custom_ops = tuple(sorted(custom))
     _share_state(model)
+    _refuse_shared_memory(model)
     return model
 
 
@@ -246,6 +249,35 @@ def _share_state(model: Model) -> None:
         )
         if slots != program.slots:
             model.programs[place] = _with_slots(program, slots)
+
+
+def _refuse_shared_memory(model: Model) -> None:
+    """Refuses a tensor that is written while another tensor of the model shows the same memory.
+
+    Raises:
+        CaptureError: names both.
+    """
+    used = {slot.name: slot.kind == "state" for program in model.programs for slot in program.slots if slot.name}
+    spans = [(*_span(weight.tensor), weight.name) for weight in model.table.weights() if weight.name in used]
+    spans.sort(key=lambda span: span[:2])
+    for place, (storage, start, end, name) in enumerate(spans):
+        for other_storage, other_start, _, other in spans[place + 1 :]:
+            if other_storage != storage or other_start >= end:
+                break
+            if start < end and (used[name] or used[other]):
+                raise CaptureError(
+                    f"{name} and {other} share memory, and one of them is written in forward",
+                    hint="register one buffer and take the other as a view of it in forward",
+                )
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int, int]:
+    """Storage, and the first byte and the one after the last that a tensor shows of it."""
+    start = tensor.storage_offset() * tensor.element_size()
+    if not tensor.numel():
+        return tensor.untyped_storage()._cdata, start, start  # noqa: SLF001  also tells storages on meta apart
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.untyped_storage()._cdata, start, start + (last + 1) * tensor.element_size()  # noqa: SLF001
 
 
 def _with_slots(program: p.Program, slots: tuple[p.Slot, ...]) -> p.Program:
