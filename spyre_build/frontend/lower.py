@@ -48,12 +48,38 @@ def _grouped_mm(inputs: torch.Tensor, weight: torch.Tensor, offs: torch.Tensor) 
     return zeros
 
 
+def _floor_divide(a: Any, b: Any, *, rounding_mode: str | None = "floor") -> Any:
+    """Division towards minus infinity of real numbers as torch does it, by the remainder.
+
+    The compiler's own is `floor(a / b)`, which is 10 for 1.0 and 0.1, where torch has 9, and infinite for infinity.
+    """
+    kind = torch.result_type(a, b)
+    if rounding_mode != "floor" or not kind.is_floating_point:
+        return NotImplemented
+    # As in torch, 16-bit numbers are divided as 32-bit ones.
+    wide = torch.float32 if kind.itemsize == 2 else kind
+    example = a if isinstance(a, torch.Tensor) else b
+    a, b = (
+        x.to(wide) if isinstance(x, torch.Tensor) else torch.scalar_tensor(x, dtype=wide, device=example.device)
+        for x in (a, b)
+    )
+    rest = torch.fmod(a, b)
+    ratio = (a - rest) / b
+    ratio = torch.where((rest != 0) & ((b < 0) != (rest < 0)), ratio - 1, ratio)
+    floor = torch.floor(ratio)
+    floor = torch.where(ratio - floor > 0.5, floor + 1, floor)
+    result = torch.where(ratio != 0, floor, torch.copysign(torch.zeros_like(ratio), a / b))
+    return torch.where(b == 0, a / b, result).to(kind)
+
+
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """Operators replaced while lowering, besides what torch's dispatcher takes apart by itself."""
     # Conjugation and negation as flags on a view would be lost between fragments: they are computed.
     table: dict[Any, Callable[..., Any]] = {
         torch.ops.aten._conj.default: torch.ops.aten._conj_physical.default,  # noqa: SLF001
         torch.ops.aten._neg_view.default: torch.ops.aten.neg.default,  # noqa: SLF001
+        torch.ops.aten.floor_divide.default: _floor_divide,
+        torch.ops.aten.div.Tensor_mode: _floor_divide,
     }
     if "transformers::grouped_mm_fallback" in _library_operators():
         table[torch.ops.transformers.grouped_mm_fallback.default] = _grouped_mm

@@ -46,7 +46,7 @@ def arithmetic_of_special_functions():
         )  # fmt: skip
 
     small = torch.logspace(-9, 1, 40)
-    return of(function, (small,), (-small,), (EDGES[:11].repeat(4)[:40],))
+    return of(function, (small,), (-small,), (EDGES[:9].repeat(5)[:40],))
 
 
 @case(compiled=True)
@@ -72,6 +72,32 @@ def integers_that_wrap():
         torch.arange(52) * (1 << 57) + 3,
     )
     return of(function, first, tuple(t.flip(0) for t in first))
+
+
+@case(compiled=True)
+def reals_divided_downwards():
+    def function(a, b):
+        return (
+            a // b,
+            b // a,
+            a // 0.1,
+            torch.div(a, b, rounding_mode="floor"),
+            a.double() // 0.3,
+            7 // b,
+        )
+
+    a = torch.cat([torch.arange(-20, 21) / 10, torch.tensor([INF, -INF, NAN, 1e30])])
+    b = torch.cat([torch.tensor([0.1, -0.1, 0.3, 2.0, -7.0, 0.0, -0.0, 1e-3, INF]).repeat(5)])
+    return of(function, (a, b), (b, a))
+
+
+@case()
+def casts_that_round():
+    def function(x):
+        half = x.half()
+        return half.float(), (half * half).float(), x.bfloat16().double(), half // 0.3, x.double().float() - x
+
+    return of(function, (rand(40) * 1e3,), (torch.tensor([1e30, 1e-9, 65519.0, 1 / 3] * 10),))
 
 
 @case()
