@@ -1,6 +1,7 @@
 """Keys of a model's fragments by two ways in: `submit` with no weights, and the graph that `torch.compile` hands over.
 
-As a program: prints `{family: {"submit": […], "compile": […]}}` for the families named, in their order.
+As a program: prints `{family: {"submit": […], "compile": […]}}` for the families named, in their order;
+for `family:submit` the first alone.
 """
 
 import json
@@ -64,9 +65,10 @@ def main(names):
     from architectures import FAMILIES
 
     found = {}
-    for name in names:
+    for word in names:
+        name, _, only = word.partition(":")
         make = FAMILIES[name]
-        found[name] = {"submit": keys_of_submit(make), "compile": keys_of_compile(make)}
+        found[name] = {"submit": keys_of_submit(make), "compile": [] if only else keys_of_compile(make)}
         print(name, file=sys.stderr, flush=True)
     print(json.dumps(found))
 
