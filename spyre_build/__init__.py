@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from spyre_build.loading import load
+    from spyre_build.outcome import Build
     from spyre_build.spec import Entry, ModelSpec
-    from spyre_build.submission import Build, submit
+    from spyre_build.submission import submit
 
 __version__ = "0.1.0"
 __all__ = ["Build", "Entry", "ModelSpec", "load", "submit"]
 
 _HOMES = {
-    "Build": "submission",
+    "Build": "outcome",
     "Entry": "spec",
     "ModelSpec": "spec",
     "load": "loading",

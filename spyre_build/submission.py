@@ -6,8 +6,8 @@ import random
 import secrets
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -18,6 +18,7 @@ from spyre_build.frontend.custom import declare
 from spyre_build.frontend.factory import load_spec
 from spyre_build.frontend.model import Model, build_model
 from spyre_build.frontend.partition import BlockPartition
+from spyre_build.outcome import Build
 from spyre_build.plan import Plan, PlannedAction, choose_targets, look_up, make_plan
 from spyre_build.publishing import next_version, publish, verify_build
 from spyre_build.spec import WEIGHT_MODES, ModelSpec, WeightMode
@@ -33,53 +34,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from spyre_cache.digest import Digest
     from spyre_cache.objects.action import ActionResult
     from spyre_cache.objects.target import Target
 
-Status = Literal["ok", "partial", "failed"]
 _RECENT = 50
-
-
-@dataclass
-class Build:
-    """What came of a submit.
-
-    Attributes:
-        id: name of the build in its cache.
-        manifest: digest of the precompiled model; None when nothing could be published.
-        status: `partial` when some fragments failed, `failed` when all did or verification did.
-        actions: counters over distinct (fragment, target), as `records.md` defines them.
-        seconds: wall-clock time by phase.
-        peak_rss_bytes: `plan` of this process until dispatch, `compile` of the largest compiling process.
-    """
-
-    id: str
-    name: str
-    cache: str
-    manifest: Digest | None = None
-    status: Status = "failed"
-    entries: list[dict[str, Any]] = field(default_factory=list)
-    actions: dict[str, int] = field(default_factory=dict)
-    peak_rss_bytes: dict[str, int] = field(default_factory=lambda: {"plan": 0, "compile": 0})
-    seconds: dict[str, float] = field(default_factory=dict)
-    failures: list[dict[str, Any]] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-    def to_json(self) -> dict[str, Any]:
-        """The fields of `submit --json`."""
-        return {
-            "build": self.id,
-            "manifest": None if self.manifest is None else str(self.manifest),
-            "name": self.name,
-            "status": self.status,
-            "entries": self.entries,
-            "actions": self.actions,
-            "peak_rss_bytes": self.peak_rss_bytes,
-            "seconds": self.seconds,
-            "failures": self.failures,
-            "notes": self.notes,
-        }
 
 
 def submit(  # noqa: PLR0913  the words users type, all by name
@@ -248,7 +206,8 @@ class _Submission:
             self._phase("compile")
             self._store_fragments(model, plan)
             results |= self._compile(plan, pool)
-        self._count(model, plan, results)
+        self.build.count(model, plan, results)
+        self._note_plan(plan, results)
         self._phase("publish")
         self._publish(spec, model, plan, results, targets)
 
@@ -337,30 +296,6 @@ class _Submission:
 
     # --- results ---
 
-    def _count(self, model: Model, plan: Plan, results: Mapping[str, ActionResult]) -> None:
-        failed = [planned for planned in plan.actions if results[planned.key].status == "failed"]
-        hits = [planned for planned in plan.actions if planned.key in plan.hits and planned not in failed]
-        calls = sum(len(program.steps) for program in model.programs)
-        self.build.actions = {
-            "total": len(plan.actions),
-            "hit": len(hits),
-            "compiled": len(plan.actions) - len(hits) - len(failed),
-            "waited": 0,
-            "failed": len(failed),
-            "deduplicated": calls - len(model.pool.fragments),
-        }
-        self.build.entries = [
-            {
-                "name": program.name + "".join(f"@{dim}={size}" for dim, size in program.bucket),
-                "calls": len(program.steps),
-                "unique": len({step.fragment for step in program.steps}),
-            }
-            for program in model.programs
-        ]
-        self.build.failures = [_failure(planned, results[planned.key], model) for planned in failed]
-        self.build.status = "ok" if not failed else "failed" if len(failed) == len(plan.actions) else "partial"
-        self._note_plan(plan, results)
-
     # --- records ---
 
     def _note_plan(self, plan: Plan, results: Mapping[str, ActionResult] | None = None) -> None:
@@ -397,28 +332,6 @@ class _Submission:
         except Exception:
             if status != "failed":  # the error that made the build fail is the one to report
                 raise
-
-
-def _failure(planned: PlannedAction, result: ActionResult, model: Model) -> dict[str, Any]:
-    """A failed fragment in the user's words: operators with the lines of the model they come from."""
-    failure = result.failure
-    assert failure is not None  # a failed result says why
-    origins = model.pool.origins[planned.fragment]
-    nodes = []
-    for index in failure.nodes:
-        if 0 <= index < len(origins):
-            origin = origins[index]
-            place = " at " + origin.source if origin.source else ""
-            where = f" ({origin.module})" if origin.module else ""
-            nodes.append(f"{origin.op}{place}{where}")
-    return {
-        "fragment": str(planned.action.fragment),
-        "target": planned.action.target.name,
-        "kind": failure.kind,
-        "error": failure.message,
-        "nodes": nodes or list(failure.ops),
-        "action": planned.key,
-    }
 
 
 def _new_id() -> str:
