@@ -10,9 +10,9 @@ from pathlib import Path
 
 import torch
 
-from spyre_build.frontend.assemble import _readers, cut
 from spyre_build.frontend.canonical import canonicalise
 from spyre_build.frontend.capture import _examples
+from spyre_build.frontend.cutting import cut, readers_of
 from spyre_build.frontend.encode import Encoder
 from spyre_build.frontend.lower import lower
 from spyre_build.frontend.model import build_model
@@ -50,7 +50,7 @@ def fragments(graph):
     examples = _examples(graph, placeholder.meta["example_value"].fake_mode.shape_env)
     lowered = lower(graph, examples["examples"], examples["fake_mode"], "the graph")
     parts = cut(Encoder((), "the graph").encode(lowered), BlockPartition())
-    readers, late = _readers(parts.graph, parts.regions), {value for _, value in parts.late}
+    readers, late = readers_of(parts.graph, parts.regions), {value for _, value in parts.late}
     keys = {}
     for place, indices in enumerate(parts.regions):
         made = [value for index in indices for value in parts.graph.nodes[index].values]
