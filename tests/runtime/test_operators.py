@@ -131,3 +131,23 @@ def test_state_is_written_and_result_read_after_it():
     assert returned is state
     assert torch.equal(state, torch.ones(3))
     assert torch.equal(new, torch.ones(3))
+
+
+def test_result_that_torch_lays_out_otherwise_is_viewed_as_the_fragment_says():
+    lying = f32(2, 4, 3, stride=(12, 1, 4))
+    normed = fragment(
+        [tensor_input(f32(2, 3, 4)), *(tensor_input(f32(4)) for _ in range(4))],
+        [
+            node("aten::transpose.int", ref(0), 1, 2, results=lying),
+            node(
+                "aten::_native_batch_norm_legit_no_training", ref(5), ref(1), ref(2), ref(3), ref(4), 0.1, 1e-5,
+                results=(lying, f32(0), f32(0)), pack="seq",
+            ),
+            node("aten::transpose.int", ref(6), 1, 2, results=f32(2, 3, 4)),
+            node("aten::view", ref(9), [6, 4], results=f32(6, 4)),
+        ],
+        [10],
+    )  # fmt: skip
+    x, (weight, bias, mean, variance) = torch.randn(2, 3, 4), torch.rand(4, 4).unbind()
+    expected = torch.nn.functional.batch_norm(x.transpose(1, 2), mean, variance, weight, bias).transpose(1, 2)
+    assert torch.equal(interpret(normed)([x, weight, bias, mean, variance])[0], expected.reshape(6, 4))

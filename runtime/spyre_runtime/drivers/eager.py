@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 import threading
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
 from spyre_cache.errors import BlobNotFoundError
+from spyre_cache.objects.fragment import TensorSpec
 from spyre_runtime.drivers.base import Call, Driver
 from spyre_runtime.errors import ArtifactError, MissingPieceError
 from spyre_runtime.graph import decode_fragment, to_fx
@@ -68,6 +70,7 @@ def interpret(fragment: Fragment, custom_ops: frozenset[str] = frozenset()) -> C
         OperatorMissingError: an operator is not registered in this process.
     """
     module = to_fx(fragment, fake=False, custom_ops=custom_ops)
+    _lay_out(module, fragment)
 
     def call(inputs: Sequence[Any]) -> list[Any]:
         try:
@@ -78,3 +81,39 @@ def interpret(fragment: Fragment, custom_ops: frozenset[str] = frozenset()) -> C
             raise ArtifactError(f"a fragment failed while it was interpreted: {line}") from error
 
     return call
+
+
+def _lay_out(module: torch.fx.GraphModule, fragment: Fragment) -> None:
+    """Gives results the strides that the fragment records.
+
+    Torch's kernels do not always lay a result out as their description says (batch norm of a transposed tensor), and
+    the views that follow were chosen by the description.
+    """
+    for node in list(module.graph.nodes):
+        if "is_record" not in node.meta or _aliases(node.target):
+            continue
+        record = fragment.graph.nodes[node.meta["index"]]
+        if record.pack == "single":
+            parts = [(node, record.results[0])]
+        else:
+            parts = [(user, record.results[user.args[1]]) for user in node.users if user.target is operator.getitem]
+        for part, spec in parts:
+            if not isinstance(spec, TensorSpec) or any(isinstance(step, str) for step in spec.stride):
+                continue
+            with module.graph.inserting_after(part):
+                laid = module.graph.call_function(_laid, (part, tuple(spec.stride)))
+            part.replace_all_uses_with(laid, delete_user_cb=lambda user, laid=laid: user is not laid)
+    module.recompile()
+
+
+def _aliases(target: Any) -> bool:
+    schema = getattr(target, "_schema", None)
+    return schema is None or any(result.alias_info is not None for result in schema.returns)
+
+
+def _laid(value: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
+    if not isinstance(value, torch.Tensor) or value.stride() == stride or value.numel() == 0:
+        return value
+    if all(a == b or size == 1 for a, b, size in zip(value.stride(), stride, value.shape, strict=True)):
+        return value
+    return torch.empty_strided(value.shape, stride, dtype=value.dtype).copy_(value)
