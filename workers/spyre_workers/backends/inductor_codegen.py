@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch._inductor import codecache, compile_fx, config, cpu_vec_isa, graph
 from torch._inductor.codegen import common, cpp, cpp_micro_gemm
-from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.utils import output_node
 from torch._inductor.virtualized import V
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from spyre_workers.backends import decompositions
 from spyre_workers.backends.wrapper import FragmentWrapper
 from spyre_workers.errors import CompileError
 
@@ -156,7 +156,7 @@ def decompose(module: Any, values: list[Any]) -> Any:
     fake = _fake_mode(values)
     with torch.no_grad(), fake or contextlib.nullcontext(), torch.fx.traceback.preserve_node_meta():
         interpreter = torch.fx.Interpreter(module)
-        return make_fx(interpreter.run, decomposition_table=select_decomp_table())(*values)
+        return make_fx(interpreter.run, decomposition_table=decompositions.table())(*values)
 
 
 def _fake_mode(values: list[Any]) -> Any:
