@@ -33,7 +33,7 @@ lint: setup
 	$(BIN)/mypy
 
 test: lint
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not soak"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not soak"
 
 bench: setup
 	$(BIN)/python -m bench

@@ -8,8 +8,11 @@ containers, orders and aliases are those of the model's own Python, not of a gue
 from __future__ import annotations
 
 import contextlib
+import dis
 import io
 import logging
+import random
+import sys
 import warnings
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -76,6 +79,7 @@ class Captured:
         examples: fake tensors and sizes for the placeholders, all of `fake_mode`.
         args_tree: the caller's arguments; its leaves are numbered through `leaves`.
         output: the result's tree; its leaves are numbered through `results`, its sizes through `sizes`.
+        settled: attributes that the first call assigns, and every later one finds as they are then.
     """
 
     kind: CaptureKind
@@ -90,6 +94,7 @@ class Captured:
     results: list[OutputLeaf]
     sizes: list[Any]
     notes: list[str] = field(default_factory=list)
+    settled: dict[str, Any] = field(default_factory=dict)
 
 
 def capture(
@@ -162,8 +167,9 @@ class _DynamoCannot(Exception):  # noqa: N818  not an error to anyone outside th
         self.cause = cause
 
     def as_capture_error(self, what: str) -> CaptureError:
-        reason = next((line.strip() for line in str(self).splitlines() if line.strip()), type(self.cause).__name__)
-        return CaptureError(f"{what} cannot be traced: {reason}{error_place(self.cause)}")
+        reason = _reason(self)
+        hint = _DATA_HINT if reason == _DATA else ""
+        return CaptureError(f"{what} cannot be traced: {reason}{error_place(self.cause)}", hint=hint)
 
 
 def dynamo_settings() -> Any:
@@ -187,6 +193,65 @@ def _by_dynamo(
     fakes: list[torch.Tensor],
     what: str,
 ) -> dict[str, Any]:
+    def trace() -> tuple[dict[str, Any], dict[str, Any]]:
+        return _traced(module, call, table, args, kwargs, fakes, what)
+
+    found, changed = trace()
+    if changed:
+        _check_settled(module, trace, found, changed, what)
+    return found | {"settled": changed}
+
+
+def _check_settled(module: nn.Module, trace: Any, found: dict[str, Any], changed: dict[str, Any], what: str) -> None:
+    """Accepts attributes that are assigned once and for all: the call after it computes the same and changes nothing.
+
+    Raises:
+        CaptureError: what a call leaves behind matters to the next one, or cannot be told.
+    """
+    before = side_effects.snapshot(module)
+    side_effects.assign(module, changed)
+    try:
+        again, more = trace()
+    except (_DynamoCannot, CaptureError):
+        again, more = {}, changed
+    finally:
+        side_effects.restore(before)
+    if more or _identity(again) != _identity(found):  # where it could not be traced again, there is more
+        side_effects.check(changed, what)
+
+
+def _identity(found: dict[str, Any]) -> tuple[Any, ...]:
+    """What two captures of one call have in common when they compute the same."""
+    code = [module.code for module in found["graph"].modules() if isinstance(module, fx.GraphModule)]
+    wires = [_wire_identity(end) for end in (*found["bindings"], *found["results"])]
+    examples = [
+        (value.shape, value.stride(), value.dtype) if isinstance(value, torch.Tensor) else None
+        for value in found["examples"]
+    ]
+    return code, wires, found["output"], str(found["sizes"]), str(examples)
+
+
+def _wire_identity(end: Binding | OutputLeaf) -> tuple[str, int]:
+    match end:
+        case InputBinding():
+            return "input", end.leaf
+        case WeightBinding():
+            return "weight", id(end.weight)
+        case GraphResult():
+            return "result", end.index
+    return "size", 0
+
+
+def _traced(
+    module: nn.Module,
+    call: Any,
+    table: WeightTable,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    fakes: list[torch.Tensor],
+    what: str,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Dynamo's graph with its wiring, and the attributes that the forward assigned."""
     from torch._dynamo.convert_frame import fullgraph_capture, get_traced_fn
     from torch._dynamo.utils import dynamo_timed, get_metrics_context
     from torch.fx.experimental import _config as shapes_config
@@ -214,8 +279,12 @@ def _by_dynamo(
             seen["outputs"] = tuple(_stands_for(item, given) for item in node.args[0])
             return seen["outputs"]  # type: ignore[no-any-return]
 
+        found = out.graph_capture_output
+        assigned = [i.argval for i in dis.get_instructions(found.bytecode) if i.opname == "STORE_GLOBAL"]
+        side_effects.check([name for name in assigned if not name.startswith("__")], what)
+        before.add_globals({code.co_filename for code in found.traced_code}, module)
         before_call = flatten_call(args, kwargs)
-        run = out.forward_callable(compiled_fn=stand_in, extra_globals=out.graph_capture_output.f_globals)
+        run = out.forward_callable(compiled_fn=stand_in, extra_globals=found.f_globals)
         _, root = get_traced_fn(call)
         result = run(*(() if root is None else (root,)), *args, **kwargs)
     except (_DynamoCannot, CaptureError):
@@ -223,16 +292,18 @@ def _by_dynamo(
     except Exception as error:
         raise _DynamoCannot(error) from error
     finally:
-        changed = side_effects.restore(module, before)
-    side_effects.check(changed, what)
+        changed = side_effects.restore(before)
     side_effects.check_containers(before_call, flatten_call(args, kwargs), what)
     shape_env = out.backend_input.fake_mode.shape_env
-    return {
+    if changed and not side_effects.plain(changed):
+        side_effects.check(changed, what)
+    wired = {
         "kind": "dynamo",
         "graph": graph,
         **_wire(table, seen["inputs"], seen["outputs"], fakes, result, what),
         **_examples(graph, shape_env),
     }
+    return wired, changed
 
 
 def _stands_for(item: Any, given: dict[fx.Node, Any]) -> Any:
@@ -332,18 +403,29 @@ def _by_export(  # noqa: PLR0913, PLR0917  the two ways to capture take the same
     if entry.method != "forward" or dims:
         raise problem
     before = side_effects.snapshot(module)
+    before.add_globals(_source_files(module), module)
+    state = random.getstate()
     try:
         with contextlib.redirect_stderr(io.StringIO()):  # export prints the graph so far when it fails
             program = torch.export.export(module, args, kwargs, strict=False)
     except Exception as error:
+        reason = _reason(error)
+        if reason == _DATA and problem.hint == _DATA_HINT:
+            raise problem from error
         # Where export says more than dynamo (which line branches on data), say that.
         raise CaptureError(
-            f"{problem}; export cannot either: {_reason(error)}{error_place(error)}",
-            hint="torch.cond, torch.where or a static argument take the place of Python that depends on data",
+            f"{problem}; export cannot either: {reason}{error_place(error)}",
+            hint=_DATA_HINT if reason == _DATA else "",
         ) from error
     finally:
-        changed = side_effects.restore(module, before)
+        changed = side_effects.restore(before)
     side_effects.check(changed, what)
+    if random.getstate() != state:
+        random.setstate(state)
+        raise CaptureError(
+            f"{what} draws from Python's random module; the number of this trace would stay for ever",
+            hint="draw outside and pass it as an argument",
+        )
     graph = program.graph_module
     named: dict[str, torch.Tensor] = dict(program.state_dict)
     named.update(program.constants)
@@ -373,6 +455,12 @@ def _by_export(  # noqa: PLR0913, PLR0917  the two ways to capture take the same
         "results": results,
         "sizes": [],
     }
+
+
+def _source_files(module: nn.Module) -> set[str]:
+    """Files of the model's own classes."""
+    homes = {type(child).__module__ for child in module.modules()}
+    return {file for home in homes if (file := getattr(sys.modules.get(home), "__file__", None)) is not None}
 
 
 def _by_name(table: WeightTable, name: str, tensor: torch.Tensor, what: str) -> Weight:
@@ -420,9 +508,17 @@ def _export_output(
     return output, [results[leaves[id(mark)]] for mark in found.tensors]
 
 
+_DATA = "its Python depends on the values of a tensor"
+_DATA_HINT = "torch.cond, torch.where or a static argument take the place of Python that depends on data"
+
+
 def _reason(error: BaseException) -> str:
-    text = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    return text[:300]
+    """The first line that torch says, or what stands behind its words about its own symbols."""
+    text = str(error)
+    if "data-dependent" in text.lower():
+        return _DATA
+    first = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
+    return first[:300]
 
 
 __all__ = [

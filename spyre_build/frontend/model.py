@@ -12,6 +12,7 @@ from torch import nn
 
 from spyre_build.errors import CaptureError
 from spyre_build.events import Events, NullEvents
+from spyre_build.frontend import side_effects
 from spyre_build.frontend.assemble import Captive, FragmentPool, assemble, labels
 from spyre_build.frontend.capture import Captured, InputBinding, capture
 from spyre_build.frontend.custom import declare
@@ -69,6 +70,7 @@ def build_model(spec: ModelSpec, partition: BlockPartition | None = None, events
     table = WeightTable(spec.module)
     model = Model([], FragmentPool(), table, (), f"{partition}; {DECOMPOSITIONS}")
     custom: set[str] = set()
+    settled: list[dict[str, Any]] = []
     with _collector_at_rest():
         for name, bucket, entry, dims in variants(spec):
             what = f"entry {name!r}" if len(spec.entries) > 1 or name != "forward" else f"{type(spec.module).__name__}"
@@ -88,12 +90,25 @@ def build_model(spec: ModelSpec, partition: BlockPartition | None = None, events
             model.programs.append(assemble(captive, table, partition, model.pool))
             custom |= encoder.custom_ops
             model.notes += captured.notes
+            settled.append(captured.settled)
             _count(model.seconds, "capture", middle - start)
             _count(model.seconds, "partition", perf_counter() - middle)
     model.custom_ops = tuple(sorted(custom))
+    _refuse_order(settled)
     _share_state(model)
     _refuse_shared_memory(model)
     return model
+
+
+def _refuse_order(settled: list[dict[str, Any]]) -> None:
+    """Refuses programs that leave different things behind: what one computes would depend on which was called before.
+
+    Raises:
+        CaptureError: they do; names the attributes.
+    """
+    if any(values != settled[0] for values in settled):
+        names = {name: None for values in settled for name in values}
+        side_effects.check(names, "one entry or bucket, but not every one in the same way,")
 
 
 def _count(seconds: dict[str, float], phase: str, value: float) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import dataclass
+import sys
+from collections import OrderedDict, deque
+from dataclasses import dataclass, field
 from types import FunctionType, MethodType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -14,8 +15,12 @@ from spyre_build.errors import CaptureError
 from spyre_build.frontend.structure import Leaves
 from spyre_cache.objects.program import Tree
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 _LIMIT = 200_000
 """Containers that are looked at; a module that holds more is not searched to the end."""
+_CONTAINERS = {dict, OrderedDict, list, set, deque}
 _REGISTRIES = {"_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"}
 Call = tuple[Tree, Tree, Leaves]
 """Arguments of a call: trees of positional and keyword ones, and their tensors."""
@@ -28,6 +33,27 @@ class Snapshot:
 
     modules: list[tuple[str, nn.Module, dict[str, Any], dict[str, Any]]]
     containers: list[tuple[str, Any, Any]]
+    namespaces: list[tuple[str, Any, dict[str, Any]]] = field(default_factory=list)
+
+    def add_globals(self, files: set[str], module: nn.Module) -> None:
+        """Also what stands in the traced files, and on the classes of the model: names, lists, dicts and sets."""
+        for home in list(sys.modules.values()):
+            name = getattr(home, "__name__", "")
+            if getattr(home, "__file__", None) in files and name.partition(".")[0] != "torch":
+                self._add_namespace(name, home)
+        for kind in {kind for child in module.modules() for kind in type(child).__mro__}:
+            if kind.__module__.partition(".")[0] not in {"torch", "builtins"}:
+                self._add_namespace(kind.__qualname__, kind)
+
+    def _add_namespace(self, name: str, owner: Any) -> None:
+        held = dict(vars(owner))
+        self.namespaces.append((name, owner, held))
+        for key, value in held.items():
+            if isinstance(value, (list, dict, set, deque)) and not key.startswith("__") and len(value) < _LIMIT:
+                contents = _entries(value) if isinstance(value, dict) else list(value)
+                self.containers.append((f"{name}.{key}", value, contents))
+            elif isinstance(value, FunctionType):
+                self.containers.append((f"{name}.{key}", vars(value), dict(vars(value))))
 
 
 def snapshot(module: nn.Module) -> Snapshot:
@@ -55,8 +81,8 @@ def _containers(modules: list[tuple[str, nn.Module, dict[str, Any], dict[str, An
             continue
         seen.add(id(value))
         if isinstance(value, dict):
-            found.append((path, value, dict(value)))
-            queue += [(path, item) for item in value.values()]
+            found.append((path, value, _entries(value)))
+            queue += [(path, item) for item in dict.values(value)]
         elif isinstance(value, (list, set, deque)):
             found.append((path, value, list(value)))
             queue += [(path, item) for item in value]
@@ -72,7 +98,7 @@ _LEAVES = (torch.Tensor, type, str, bytes, int, float, ModuleType, FunctionType,
 
 def _restore_container(value: Any, before: Any) -> bool:
     """Puts contents back; whether they had changed so that it could be noticed."""
-    now: Any = dict(value) if isinstance(value, dict) else list(value)
+    now: Any = _entries(value) if isinstance(value, dict) else list(value)
     if len(now) == len(before) and all(a is b for a, b in zip(_items(now), _items(before), strict=True)):
         return False
     changed = len(now) != len(before) or not all(
@@ -86,17 +112,39 @@ def _restore_container(value: Any, before: Any) -> bool:
     return changed
 
 
+def _restore_namespace(path: str, owner: Any, held: dict[str, Any]) -> list[str]:
+    """Puts names of a Python module or class back; gives those that had changed."""
+    changed = []
+    now = dict(vars(owner))
+    for name in now.keys() | held.keys():
+        old, new = held.get(name, _ABSENT), now.get(name, _ABSENT)
+        if old is new or name.startswith("__"):  # dynamo keeps things of its own under such names
+            continue
+        if not _same(old, new):
+            changed.append(f"{path}.{name}")
+        if old is _ABSENT:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, old)
+    return changed
+
+
+def _entries(value: dict[Any, Any]) -> dict[Any, Any]:
+    """What a dict holds, whatever its class makes of reading it (transformers' table of activations instantiates)."""
+    return dict(dict.items(value))
+
+
 def _items(value: Any) -> list[Any]:
     return [*value.keys(), *value.values()] if isinstance(value, dict) else value
 
 
-def restore(module: nn.Module, before: Snapshot) -> list[str]:
-    """Puts attributes back; gives the names of those that had changed in a way that could be noticed later."""
-    del module
-    changed: list[str] = []
-    for path, value, contents in before.containers:
-        if _restore_container(value, contents):
-            changed.append(path)
+def restore(before: Snapshot) -> dict[str, Any]:
+    """Puts attributes back; gives those that had changed in a way that could be noticed later, with what they were."""
+    changed: dict[str, Any] = {
+        path: value for path, value, contents in before.containers if _restore_container(value, contents)
+    }
+    for path, owner, held in before.namespaces:
+        changed |= dict.fromkeys(_restore_namespace(path, owner, held), _ABSENT)
     for path, child, attributes, buffers in before.modules:
         now = vars(child)
         for name in now.keys() | attributes.keys():
@@ -106,16 +154,34 @@ def restore(module: nn.Module, before: Snapshot) -> list[str]:
             if old is new:
                 continue
             if not _same(old, new):
-                changed.append(f"{path}.{name}" if path else name)
+                changed[f"{path}.{name}" if path else name] = new
             if old is _ABSENT:
                 now.pop(name, None)
             else:
                 now[name] = old
         for name, buffer in buffers.items():
             if child._buffers.get(name) is not buffer:  # noqa: SLF001
-                changed.append(f"{path}.{name}" if path else name)
+                changed[f"{path}.{name}" if path else name] = child._buffers.get(name)  # noqa: SLF001
                 child._buffers[name] = buffer  # noqa: SLF001
-    return sorted(set(changed))
+    return dict(sorted(changed.items()))
+
+
+def plain(changed: dict[str, Any]) -> bool:
+    """Whether only numbers and words were assigned, which can be assigned again and compared."""
+    return all(
+        all(type(item) in _PLAIN for item in value) if type(value) is tuple else type(value) in _PLAIN
+        for value in changed.values()
+    )
+
+
+_PLAIN = (int, float, bool, str, type(None))
+
+
+def assign(module: nn.Module, values: dict[str, Any]) -> None:
+    """Sets attributes of a module and its children by their paths."""
+    for name, value in values.items():
+        path, _, attribute = name.rpartition(".")
+        vars(module.get_submodule(path))[attribute] = value
 
 
 def _same(old: Any, new: Any) -> bool:
@@ -143,14 +209,15 @@ def check_containers(before: Call, after: Call, what: str) -> None:
         )
 
 
-def check(changed: list[str], what: str) -> None:
+def check(changed: Iterable[str], what: str) -> None:
     """Refuses a forward that leaves something behind where a compiled program could not.
 
     Raises:
         CaptureError: names the attributes.
     """
-    if changed:
+    names = list(changed)
+    if names:
         raise CaptureError(
-            f"{what} changes {', '.join(changed[:4])} in its forward; what a call leaves behind must be in buffers",
+            f"{what} changes {', '.join(names[:4])} in its forward; what a call leaves behind must be in buffers",
             hint="register a buffer and write to it in place (copy_, index_copy_, add_), or do not keep it",
         )
