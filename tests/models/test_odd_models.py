@@ -4,6 +4,7 @@ import os
 
 import odd_arithmetic
 import odd_operators
+import odd_published
 import odd_state
 import odd_structure
 import odd_values
@@ -15,7 +16,14 @@ import spyre_build
 from spyre_build.errors import BuildError
 from spyre_runtime.errors import ArgumentError
 
-HOMES = (odd_arithmetic, odd_values, odd_state, odd_structure, odd_operators)  # importing them is what fills CASES
+HOMES = (
+    odd_arithmetic,
+    odd_published,
+    odd_values,
+    odd_state,
+    odd_structure,
+    odd_operators,
+)  # importing them is what fills CASES
 REFUSED = sorted(name for name in CASES if make(name).refused)
 PLAYED = sorted(set(CASES) - set(REFUSED))
 THROUGH_COMPILER = PLAYED if os.environ.get("SPYRE_BUILD_ALL_ODD") else sorted(COMPILED - set(REFUSED))
