@@ -409,13 +409,13 @@ def _by_export(  # noqa: PLR0913, PLR0917  the two ways to capture take the same
         with contextlib.redirect_stderr(io.StringIO()):  # export prints the graph so far when it fails
             program = torch.export.export(module, args, kwargs, strict=False)
     except Exception as error:
-        reason = _reason(error)
-        if reason == _DATA and problem.hint == _DATA_HINT:
+        if problem.hint == _DATA_HINT:
             raise problem from error
+        reason = _reason(error)
         # Where export says more than dynamo (which line branches on data), say that.
         raise CaptureError(
             f"{problem}; export cannot either: {reason}{error_place(error)}",
-            hint=_DATA_HINT if reason == _DATA else "",
+            hint=_DATA_HINT if reason == _DATA else _RUNS_HINT,
         ) from error
     finally:
         changed = side_effects.restore(before)
@@ -510,6 +510,11 @@ def _export_output(
 
 _DATA = "its Python depends on the values of a tensor"
 _DATA_HINT = "torch.cond, torch.where or a static argument take the place of Python that depends on data"
+
+_RUNS_HINT = (
+    "check that the module runs on these arguments in plain PyTorch; what goes through numpy or other libraries "
+    "has to be written in torch, or be an operator of its own (custom_ops)"
+)
 
 
 def _reason(error: BaseException) -> str:

@@ -219,5 +219,6 @@ def check(changed: Iterable[str], what: str) -> None:
     if names:
         raise CaptureError(
             f"{what} changes {', '.join(names[:4])} in its forward; what a call leaves behind must be in buffers",
-            hint="register a buffer and write to it in place (copy_, index_copy_, add_), or do not keep it",
+            hint="register a buffer and write to it in place (copy_, index_copy_, add_), or do not keep it; what is "
+            "computed once and kept is there before if the factory calls the model once",
         )

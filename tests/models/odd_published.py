@@ -1,5 +1,6 @@
 """Odd things that published models do, each reduced to a few lines."""
 
+import numpy as np
 import torch
 from odd import Odd, call, case
 from odd_values import rand
@@ -118,3 +119,38 @@ class TruthOfPositions(nn.Module):
 @case(compiled=True)
 def truth_of_positions():
     return Odd(TruthOfPositions(), [call(rand(3, 9)), call(rand(3, 9))])
+
+
+class ThroughNumpy(nn.Module):
+    def forward(self, x):
+        return x + torch.from_numpy(np.frexp(x.detach().numpy())[0])
+
+
+@case()
+def arithmetic_through_numpy():
+    return Odd(ThroughNumpy(), [call(rand(3))], refused=r"export cannot either: .*odd_published.py:\d+ in forward")
+
+
+class Memo(nn.Module):
+    """Keeps what it computes of its weights, as LeViT's layers do."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.kept = nn.Parameter(rand(4), requires_grad=False), {}
+
+    def forward(self, x):
+        if "bias" not in self.kept:
+            self.kept["bias"] = self.table[torch.tensor([0, 2, 1, 3])] * 2
+        return x + self.kept["bias"]
+
+
+@case()
+def memo_that_the_factory_has_filled():
+    module = Memo()
+    module(rand(3, 4))
+    return Odd(module, [call(rand(3, 4)), call(rand(2, 4).repeat(2, 1)[:3])])
+
+
+@case()
+def memo_that_the_first_call_fills():
+    return Odd(Memo(), [call(rand(3, 4))], refused="changes kept in its forward")
