@@ -7,12 +7,8 @@ containers, orders and aliases are those of the model's own Python, not of a gue
 
 from __future__ import annotations
 
-import contextlib
 import dis
-import io
 import logging
-import random
-import sys
 import warnings
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,14 +16,25 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import fx, nn
-from torch._subclasses import FakeTensor, FakeTensorMode
+from torch._subclasses import FakeTensorMode
 
 from spyre_build.errors import CaptureError
 from spyre_build.frontend import side_effects
 from spyre_build.frontend.dynamic import DimSpec, mark_dynamic
-from spyre_build.frontend.origins import error_place
+from spyre_build.frontend.exporting import by_export
+from spyre_build.frontend.origins import DATA, DATA_HINT, error_place, reason
 from spyre_build.frontend.structure import Leaves, argument_stride, flatten_call, rebuild_call
-from spyre_build.frontend.weightless import Weight, WeightTable, fake_weights
+from spyre_build.frontend.weightless import WeightTable, fake_weights
+from spyre_build.frontend.wiring import (
+    Binding,
+    GraphResult,
+    InputBinding,
+    OutputLeaf,
+    SizeBinding,
+    WeightBinding,
+    end_identity,
+    wire,
+)
 from spyre_cache.objects.program import Leaf, Tree
 
 if TYPE_CHECKING:
@@ -36,38 +43,6 @@ if TYPE_CHECKING:
     from spyre_build.spec import Entry
 
 CaptureKind = Literal["dynamo", "export"]
-
-
-@dataclass(frozen=True)
-class InputBinding:
-    """A placeholder that takes the caller's tensor leaf `leaf`."""
-
-    leaf: int
-
-
-@dataclass(frozen=True)
-class WeightBinding:
-    """A placeholder that takes a tensor of the model."""
-
-    weight: Weight
-
-
-@dataclass(frozen=True)
-class SizeBinding:
-    """A placeholder that takes a size."""
-
-
-Binding = InputBinding | WeightBinding | SizeBinding
-
-
-@dataclass(frozen=True)
-class GraphResult:
-    """An output leaf that is result `index` of the graph."""
-
-    index: int
-
-
-OutputLeaf = GraphResult | InputBinding | WeightBinding
 
 
 @dataclass
@@ -125,7 +100,7 @@ def capture(
             problem = error.as_capture_error(what)
         else:
             return Captured(args_tree=args_tree, kwargs_tree=kwargs_tree, leaves=leaves, **found)
-        found = _by_export(module, entry, table, args, kwargs, fakes, dims, what, problem)
+        found = by_export(module, entry, table, args, kwargs, fakes, dims, what, problem)
         return Captured(
             args_tree=args_tree,
             kwargs_tree=kwargs_tree,
@@ -167,9 +142,9 @@ class _DynamoCannot(Exception):  # noqa: N818  not an error to anyone outside th
         self.cause = cause
 
     def as_capture_error(self, what: str) -> CaptureError:
-        reason = _reason(self)
-        hint = _DATA_HINT if reason == _DATA else ""
-        return CaptureError(f"{what} cannot be traced: {reason}{error_place(self.cause)}", hint=hint)
+        cause = reason(self)
+        hint = DATA_HINT if cause == DATA else ""
+        return CaptureError(f"{what} cannot be traced: {cause}{error_place(self.cause)}", hint=hint)
 
 
 def dynamo_settings() -> Any:
@@ -223,23 +198,12 @@ def _check_settled(module: nn.Module, trace: Any, found: dict[str, Any], changed
 def _identity(found: dict[str, Any]) -> tuple[Any, ...]:
     """What two captures of one call have in common when they compute the same."""
     code = [module.code for module in found["graph"].modules() if isinstance(module, fx.GraphModule)]
-    wires = [_wire_identity(end) for end in (*found["bindings"], *found["results"])]
+    wires = [end_identity(end) for end in (*found["bindings"], *found["results"])]
     examples = [
         (value.shape, value.stride(), value.dtype) if isinstance(value, torch.Tensor) else None
         for value in found["examples"]
     ]
     return code, wires, found["output"], str(found["sizes"]), str(examples)
-
-
-def _wire_identity(end: Binding | OutputLeaf) -> tuple[str, int]:
-    match end:
-        case InputBinding():
-            return "input", end.leaf
-        case WeightBinding():
-            return "weight", id(end.weight)
-        case GraphResult():
-            return "result", end.index
-    return "size", 0
 
 
 def _traced(
@@ -300,7 +264,7 @@ def _traced(
     wired = {
         "kind": "dynamo",
         "graph": graph,
-        **_wire(table, seen["inputs"], seen["outputs"], fakes, result, what),
+        **wire(table, seen["inputs"], seen["outputs"], fakes, result, what),
         **_examples(graph, shape_env),
     }
     return wired, changed
@@ -331,48 +295,6 @@ _IN_PLACE = {
 }  # fmt: skip
 
 
-def _wire(
-    table: WeightTable,
-    inputs: tuple[Any, ...],
-    outputs: tuple[Any, ...],
-    fakes: list[torch.Tensor],
-    result: Any,
-    what: str,
-) -> dict[str, Any]:
-    leaf_of = {id(fake): index for index, fake in enumerate(fakes)}
-    bindings: list[Binding] = []
-    for value in inputs:
-        if not isinstance(value, torch.Tensor):
-            bindings.append(SizeBinding())
-        elif id(value) in leaf_of:
-            bindings.append(InputBinding(leaf_of[id(value)]))
-        else:
-            bindings.append(WeightBinding(table.get(value) or _constant(table, value, what)))
-    result_of = {id(value): index for index, value in enumerate(outputs) if isinstance(value, torch.Tensor)}
-    found = Leaves()
-    output = found.tree(result, "out")
-    results: list[OutputLeaf] = []
-    for value in found.tensors:
-        if id(value) in result_of:
-            results.append(GraphResult(result_of[id(value)]))
-        elif id(value) in leaf_of:
-            results.append(InputBinding(leaf_of[id(value)]))
-        else:
-            results.append(WeightBinding(table.get(value) or _constant(table, value, what)))
-    return {"bindings": bindings, "output": output, "results": results, "sizes": found.sizes}
-
-
-def _constant(table: WeightTable, value: torch.Tensor, what: str) -> Weight:
-    if isinstance(value, FakeTensor):
-        raise CaptureError(
-            f"{what} returns or reads a tensor that is neither an argument, a weight nor computed in its forward",
-            hint="register it as a buffer",
-        )
-    if value.device.type == "meta":
-        raise CaptureError(f"{what} reads a tensor on meta that no module owns", hint="register it as a parameter")
-    return table.add_constant(value)
-
-
 def _examples(graph: fx.GraphModule, shape_env: Any) -> dict[str, Any]:
     """Fresh fakes for the placeholders: tracing may have changed the metadata of dynamo's own."""
     mode = FakeTensorMode(shape_env=shape_env, allow_non_fake_inputs=True)
@@ -384,146 +306,6 @@ def _examples(graph: fx.GraphModule, shape_env: Any) -> dict[str, Any]:
                 value = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
         examples.append(value)
     return {"examples": examples, "fake_mode": mode}
-
-
-def _by_export(  # noqa: PLR0913, PLR0917  the two ways to capture take the same things
-    module: nn.Module,
-    entry: Entry,
-    table: WeightTable,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    fakes: list[torch.Tensor],
-    dims: dict[int, dict[int, DimSpec]],
-    what: str,
-    problem: CaptureError,
-) -> dict[str, Any]:
-    """Non-strict export: any Python that runs, but branches are those of exporting."""
-    from torch.export.graph_signature import InputKind
-
-    if entry.method != "forward" or dims:
-        raise problem
-    before = side_effects.snapshot(module)
-    before.add_globals(_source_files(module), module)
-    state = random.getstate()
-    try:
-        with contextlib.redirect_stderr(io.StringIO()):  # export prints the graph so far when it fails
-            program = torch.export.export(module, args, kwargs, strict=False)
-    except Exception as error:
-        if problem.hint == _DATA_HINT:
-            raise problem from error
-        reason = _reason(error)
-        # Where export says more than dynamo (which line branches on data), say that.
-        raise CaptureError(
-            f"{problem}; export cannot either: {reason}{error_place(error)}",
-            hint=_DATA_HINT if reason == _DATA else _RUNS_HINT,
-        ) from error
-    finally:
-        changed = side_effects.restore(before)
-    side_effects.check(changed, what)
-    if random.getstate() != state:
-        random.setstate(state)
-        raise CaptureError(
-            f"{what} draws from Python's random module; the number of this trace would stay for ever",
-            hint="draw outside and pass it as an argument",
-        )
-    graph = program.graph_module
-    named: dict[str, torch.Tensor] = dict(program.state_dict)
-    named.update(program.constants)
-    user = [spec.arg.name for spec in program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT]
-    order = {name: index for index, name in enumerate(user)}
-    flat = _user_leaves(args, kwargs, fakes)
-    bindings: list[Binding] = []
-    examples: list[Any] = []
-    for spec, node in zip(program.graph_signature.input_specs, graph.graph.find_nodes(op="placeholder"), strict=True):
-        value = node.meta.get("val")
-        examples.append(value)
-        if spec.kind is InputKind.USER_INPUT:
-            leaf = flat[order[spec.arg.name]]
-            bindings.append(InputBinding(leaf) if leaf is not None else SizeBinding())
-        else:
-            tensor = named[str(spec.target)]
-            bindings.append(WeightBinding(table.get(tensor) or _by_name(table, str(spec.target), tensor, what)))
-    mode = next(v.fake_mode for v in examples if isinstance(v, FakeTensor))
-    output, results = _export_output(program, table, flat, bindings)
-    return {
-        "kind": "export",
-        "graph": graph,
-        "bindings": bindings,
-        "examples": examples,
-        "fake_mode": mode,
-        "output": output,
-        "results": results,
-        "sizes": [],
-    }
-
-
-def _source_files(module: nn.Module) -> set[str]:
-    """Files of the model's own classes."""
-    homes = {type(child).__module__ for child in module.modules()}
-    return {file for home in homes if (file := getattr(sys.modules.get(home), "__file__", None)) is not None}
-
-
-def _by_name(table: WeightTable, name: str, tensor: torch.Tensor, what: str) -> Weight:
-    for weight in table.weights():
-        if name == weight.name or name in weight.aliases:
-            return weight
-    return _constant(table, tensor, what)
-
-
-def _user_leaves(args: tuple[Any, ...], kwargs: dict[str, Any], fakes: list[torch.Tensor]) -> list[int | None]:
-    from torch.utils import _pytree as pytree
-
-    leaf_of = {id(fake): index for index, fake in enumerate(fakes)}
-    return [leaf_of.get(id(value)) for value in pytree.tree_leaves((args, kwargs))]
-
-
-def _export_output(
-    program: Any, table: WeightTable, flat: list[int | None], bindings: list[Binding]
-) -> tuple[Tree, list[OutputLeaf]]:
-    """Unflattens markers through export's own tree, so that containers come out as the model made them."""
-    from torch.export.graph_signature import ConstantArgument
-    from torch.utils import _pytree as pytree
-
-    del table, flat
-    names = [node.name for node in program.graph_module.graph.find_nodes(op="placeholder")]
-    results: list[OutputLeaf] = []
-    marks: list[Any] = []
-    leaves: dict[int, int] = {}
-    keep: list[torch.Tensor] = []
-    for index, spec in enumerate(program.graph_signature.output_specs):
-        if spec.kind.name != "USER_OUTPUT":
-            continue
-        if isinstance(spec.arg, ConstantArgument):
-            marks.append(spec.arg.value)
-            continue
-        mark = torch.empty(0)
-        keep.append(mark)
-        leaves[id(mark)] = len(results)
-        marks.append(mark)
-        bound = bindings[names.index(spec.arg.name)] if spec.arg.name in names else GraphResult(index)
-        results.append(GraphResult(index) if isinstance(bound, SizeBinding) else bound)
-    value = pytree.tree_unflatten(marks, program.call_spec.out_spec)
-    found = Leaves()
-    output = found.tree(value, "out")
-    return output, [results[leaves[id(mark)]] for mark in found.tensors]
-
-
-_DATA = "its Python depends on the values of a tensor"
-_DATA_HINT = "torch.cond, torch.where or a static argument take the place of Python that depends on data"
-
-_RUNS_HINT = (
-    "check that the module runs on these arguments in plain PyTorch; what goes through numpy or other libraries "
-    "has to be written in torch, or be an operator of its own (custom_ops)"
-)
-
-
-def _reason(error: BaseException) -> str:
-    """The first line that torch says, or what stands behind its words about its own symbols."""
-    text = str(error)
-    if "data-dependent" in text.lower():
-        return _DATA
-    first = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
-    return first[:300]
 
 
 __all__ = [

@@ -61,3 +61,21 @@ def call_stack(node_meta: dict[str, Any]) -> tuple[tuple[str, str, str], ...]:
         class_name = kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}"
         calls.append((path, class_name, f"{path}@{number}" if again else path))
     return tuple(calls)
+
+
+DATA = "its Python depends on the values of a tensor"
+DATA_HINT = "torch.cond, torch.where or a static argument take the place of Python that depends on data"
+
+RUNS_HINT = (
+    "check that the module runs on these arguments in plain PyTorch; what goes through numpy or other libraries "
+    "has to be written in torch, or be an operator of its own (custom_ops)"
+)
+
+
+def reason(error: BaseException) -> str:
+    """The first line that torch says, or what stands behind its words about its own symbols."""
+    text = str(error)
+    if "data-dependent" in text.lower():
+        return DATA
+    first = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
+    return first[:300]
