@@ -177,7 +177,7 @@ def _golden(cache: Cache, call: _Call, eager: _Outcome, wide: _Outcome | None) -
     )
 
 
-_AGREES = 0.1
+_AGREES = 0.05
 """A reference farther from eager than this took another branch (a sort, a threshold): it tells nothing of rounding."""
 
 
