@@ -20,6 +20,7 @@ from spyre_build import Entry, ModelSpec
 from spyre_build.errors import BuildError
 from spyre_build.frontend.structure import Leaves
 from spyre_cache.errors import CacheError
+from spyre_runtime.correct import compare
 from spyre_runtime.errors import SpyreRuntimeError
 
 DIRECTORY = Path(os.environ.get("SPYRE_BUILD_CASES") or Path(__file__).parents[3] / "shared" / "cases")
@@ -27,7 +28,7 @@ OURS = (BuildError, SpyreRuntimeError, CacheError)
 
 
 def _is_case(path):
-    return "def build(" in path.read_text()
+    return "\ndef build(" in path.read_text()
 
 
 CASES = sorted(path for path in DIRECTORY.glob("*.py") if _is_case(path)) if DIRECTORY.is_dir() else []
@@ -35,6 +36,9 @@ pytestmark = [
     pytest.mark.skipif(not CASES, reason="no directory of cases: set SPYRE_BUILD_CASES to one"),
     pytest.mark.xdist_group("models-handed"),
 ]
+
+
+ARCHITECTURES = DIRECTORY / "architectures.py"
 
 
 def load_module(path):
@@ -143,3 +147,48 @@ def check_decoys(case):
     for name, (decoy, *given) in (case.decoys() if hasattr(case, "decoys") else {}).items():
         (wrong,) = play(decoy.eval(), [tuple(given)])
         assert differ(wrong, expected, case), name
+
+
+def _architectures():
+    return sorted(load_module(ARCHITECTURES).ARCHITECTURES) if ARCHITECTURES.is_file() else []
+
+
+@pytest.fixture(scope="module")
+def architectures(shared_cache):
+    """What makes each, with all their fragments compiled in one go."""
+    families = load_module(ARCHITECTURES).ARCHITECTURES
+
+    def spec(name):
+        torch.manual_seed(0)
+        module, kwargs = families[name]()
+        return ModelSpec(module, {"forward": Entry((), kwargs)})
+
+    warm(shared_cache, (spec(name) for name in sorted(families)))
+    return spec
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", _architectures())
+def test_handed_architecture_equals_eager(name, architectures, shared_cache):
+    spec = architectures(name)
+    build = spyre_build.submit(spec, cache=shared_cache, jobs=1)
+    assert (build.status, build.actions["compiled"]) == ("ok", 0)
+    model = spyre_build.load(build)
+    kwargs = dict(spec.entries["forward"].kwargs)
+    for _ in range(2):
+        with torch.no_grad():
+            expected = spec.module(**clone(kwargs))
+        assert compare(model(**clone(kwargs)), expected).findings == ()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", _architectures())
+def test_handed_architecture_submitted_and_compiled_has_the_same_keys(name):
+    from doors import keys_of_compile, keys_of_submit
+
+    def make():
+        torch.manual_seed(0)
+        return load_module(ARCHITECTURES).ARCHITECTURES[name]()
+
+    assert keys_of_submit(make) == keys_of_compile(make)
