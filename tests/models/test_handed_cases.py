@@ -7,6 +7,7 @@
 import copy
 import importlib.util
 import os
+import sys
 import warnings
 from pathlib import Path
 
@@ -44,6 +45,7 @@ ARCHITECTURES = DIRECTORY / "architectures.py"
 def load_module(path):
     spec = importlib.util.spec_from_file_location(f"handed_{path.stem}", path)
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dynamo looks the functions of a model up by their module's name
     spec.loader.exec_module(module)
     return module
 
