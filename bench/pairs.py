@@ -74,6 +74,9 @@ def start(scratch: Scratch, rounds: int) -> dict[str, Any]:
         "ours_over_import": _median([a / b for a, b in zip(ours, torch_, strict=True)]),
         "ours_over_import_at_most": 1.5,
         "stock_over_ours": _median([a / b for a, b in zip(stock, ours, strict=True)]), "stock_over_ours_at_least": 4,
+        "stock_over_ours_beyond_import": _median(
+            [(a - t) / max(1e-3, b - t) for a, b, t in zip(stock, ours, torch_, strict=True)]
+        ),
         "import_runtime_seconds": _median(runtime), "import_runtime_seconds_at_most": 0.1,
     }  # fmt: skip
 
