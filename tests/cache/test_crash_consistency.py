@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -181,7 +182,11 @@ def test_crash_after_any_operation_shows_nothing_wrong(history, tmp_path):
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
 def test_crash_after_any_operation_shows_nothing_wrong_at_length(history, tmp_path):
-    examine_all(history, tmp_path, range(len(history.recording.ops) + 1), seeds=range(4))
+    from evidence import keep
+
+    points, seeds = range(len(history.recording.ops) + 1), int(os.environ.get("SPYRE_BUILD_SOAK_ROUNDS", "4"))
+    seen = examine_all(history, tmp_path, points, seeds=range(seeds))
+    keep("crash-consistency", seeds, {"operations": len(points) - 1, "seeds": seeds, "faults": seen})
 
 
 @pytest.mark.parametrize("ignored", ["fsync", "fsync_dir"])
