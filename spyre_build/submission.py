@@ -140,6 +140,8 @@ class _Submission:
         try:
             with self.cache.lease(self.build.id):
                 self._run()
+        except UsageError:
+            raise  # nothing was begun: it is no build
         except BaseException as error:
             self._keep(status="failed", error=_one_line(error))
             raise

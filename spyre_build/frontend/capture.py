@@ -120,10 +120,13 @@ def _fake_input(mode: FakeTensorMode, leaf: torch.Tensor, dims: dict[int, DimSpe
     return fake
 
 
+_LOGGERS = ("torch._dynamo", "torch.fx.experimental", "torch._export", "torch._subclasses.fake_tensor")
+
+
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Dynamo's logs and warnings go nowhere: what matters comes back as an error of ours."""
-    loggers = [logging.getLogger(name) for name in ("torch._dynamo", "torch.fx.experimental", "torch._export")]
+    loggers = [logging.getLogger(name) for name in _LOGGERS]
     levels = [logger.level for logger in loggers]
     try:
         for logger in loggers:

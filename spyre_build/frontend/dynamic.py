@@ -18,13 +18,15 @@ from spyre_build.spec import Entry
 class DimSpec:
     """A dimension that may vary.
 
-    `name` is empty for `Dim.DYNAMIC`; `max` None means unbounded; `may_be_static` is `Dim.AUTO`'s.
+    `name` is empty for `Dim.DYNAMIC`; `max` None means unbounded; `may_be_static` is `Dim.AUTO`'s;
+    `narrowed` that the user asked for sizes below 2, which torch treats apart.
     """
 
     name: str = ""
     min: int = 2
     max: int | None = None
     may_be_static: bool = False
+    narrowed: bool = False
 
 
 def entry_dims(module: torch.nn.Module, entry: Entry, what: str) -> dict[int, dict[int, DimSpec]]:
@@ -117,7 +119,8 @@ def _dim(item: Any) -> DimSpec | None:
         )
     upper = getattr(item, "max", None)
     bounded = isinstance(upper, int) and upper < (1 << 62)
-    return DimSpec(name, max(2, getattr(item, "min", 2) or 2), upper if bounded else None)
+    asked = getattr(item, "min", None) or 2
+    return DimSpec(name, max(2, asked), upper if bounded else None, narrowed=asked < 2)
 
 
 def mark_dynamic(fake: torch.Tensor, dims: dict[int, DimSpec]) -> None:

@@ -90,6 +90,10 @@ def build_model(spec: ModelSpec, partition: BlockPartition | None = None, events
             model.programs.append(assemble(captive, table, partition, model.pool))
             custom |= encoder.custom_ops
             model.notes += captured.notes
+            model.notes += [
+                f"{what}: sizes of the dimension {spec.name} begin at 2; give size 1 an entry or bucket of its own"
+                for spec in {spec for item in dims.values() for spec in item.values() if spec.narrowed}
+            ]
             settled.append(captured.settled)
             _count(model.seconds, "capture", middle - start)
             _count(model.seconds, "partition", perf_counter() - middle)
@@ -149,9 +153,9 @@ def training_modules(module: nn.Module) -> list[str]:
         if not child.training:
             continue
         if isinstance(child, nn.modules.batchnorm._BatchNorm):  # noqa: SLF001  the public classes share only this base
-            norms.append(path or type(child).__name__)
+            norms.append(f"{path} ({type(child).__name__})" if path else type(child).__name__)
         elif isinstance(child, nn.modules.dropout._DropoutNd) and child.p > 0:  # noqa: SLF001
-            drops.append(path or type(child).__name__)
+            drops.append(f"{path} ({type(child).__name__})" if path else type(child).__name__)
     if norms:
         raise CaptureError(
             f"a compiled model infers, but these are in training mode: {', '.join([*norms, *drops][:6])}",
