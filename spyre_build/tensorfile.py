@@ -51,6 +51,12 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
             # The format does not know that two names share memory.
             save_file({name: tensor.clone() for name, tensor in whole.items()}, part)
         part.replace(path)
+    except TensorFileError:
+        raise
+    except Exception as error:  # noqa: BLE001  two libraries' own errors and the system's
+        raise TensorFileError(
+            f"{path} cannot be written: {error}", hint="its folder must exist, and it must not be a folder itself"
+        ) from None
     finally:
         part.unlink(missing_ok=True)
 
@@ -65,7 +71,7 @@ def _read_safetensors(path: Path) -> dict[str, torch.Tensor]:
 
     try:
         return dict(load_file(path))
-    except (SafetensorError, ValueError, KeyError, AttributeError) as error:
+    except (SafetensorError, ValueError, KeyError, AttributeError, TypeError, OverflowError, RuntimeError) as error:
         raise TensorFileError(f"{path} is not a sound safetensors file: {error}") from None
 
 
@@ -78,11 +84,14 @@ def _read_npz(path: Path) -> dict[str, torch.Tensor]:
         with zipfile.ZipFile(path) as archive:
             total = sum(info.file_size for info in archive.infolist())
         if total > MAX_NPZ_BYTES:
-            raise TensorFileError(f"{path} unpacks to {total} bytes; at most {MAX_NPZ_BYTES} are read")
+            raise TensorFileError(f"{path} unpacks to {total} bytes; at most {MAX_NPZ_BYTES} are read")  # noqa: TRY301
         with np.load(path, allow_pickle=False) as archive:
             for name in archive.files:
                 found[name] = torch.from_numpy(np.array(archive[name]))
-    except (ValueError, EOFError, KeyError, TypeError, zipfile.BadZipFile, NotImplementedError) as error:
+    except TensorFileError:
+        raise
+    # What zipfile, zlib, the tokenizer of headers and numpy raise for damaged bytes is no closed list.
+    except Exception as error:  # noqa: BLE001
         raise TensorFileError(f"{path} is not a sound npz file of plain arrays: {error}") from None
     return found
 

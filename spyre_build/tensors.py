@@ -80,7 +80,11 @@ def tensor_bytes(tensor: torch.Tensor) -> memoryview:
         flat = tensor.as_strided((span,), (1,), tensor.storage_offset())
     else:
         flat = torch.zeros(span, dtype=tensor.dtype)
-        flat.as_strided(tensor.shape, tensor.stride()).copy_(tensor)
+        # By positions: elements that lie in one place (a broadcast buffer) cannot be copied to as a view.
+        places = torch.zeros(tensor.shape, dtype=torch.int64)
+        for dim, (size, step) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
+            places += (torch.arange(size) * step).reshape([size if d == dim else 1 for d in range(tensor.dim())])
+        flat[places.reshape(-1)] = tensor.cpu().reshape(-1)
     if flat.is_conj() or flat.is_neg():
         flat = flat.resolve_conj().resolve_neg()
     return memoryview(flat.view(torch.uint8).numpy())

@@ -113,9 +113,7 @@ class Refs:
             entries = self.releases()
             there = next((e for e in entries if (e.name, e.version) == (name, version)), None)
             if there is not None and there.manifest != manifest and not force:
-                raise ReferenceError_(
-                    f"{name}:{version} already stands for {there.manifest}; take another version"
-                )
+                raise ReferenceError_(f"{name}:{version} already stands for {there.manifest}; take another version")
             order = 1 + max((e.order for e in entries), default=0)
             entry = RefEntry(
                 name=name, version=version, manifest=manifest, statement=envelope, order=order, channel=channel

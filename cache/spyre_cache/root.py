@@ -261,6 +261,8 @@ class Root:
         """
         with translated("reading", path, writes=False):
             try:
+                if not path.is_file():  # a pipe of that name would make us wait
+                    return None
                 with path.open("rb") as file:
                     data = file.read(limit + 1)
             except (FileNotFoundError, NotADirectoryError):

@@ -109,13 +109,16 @@ def _shards(path: Path) -> Iterator[Path]:
 def _tensor(path: Path, name: str, entry: _Entry, data: memoryview) -> torch.Tensor:
     dtype = _DTYPES.get(entry.dtype)
     start, end = entry.data_offsets
-    if dtype is None or any(size < 0 for size in entry.shape) or len(entry.shape) > 32:
+    if dtype is None or any(not 0 <= size < 1 << 48 for size in entry.shape) or len(entry.shape) > 32:
         raise _malformed(path, f"the tensor {name[:80]!r} has dtype {entry.dtype[:20]!r} and shape {entry.shape[:32]}")
     count = math.prod(entry.shape)
     if not 0 <= start <= end <= len(data) or end - start != count * dtype.itemsize:
         raise _malformed(path, f"the tensor {name[:80]!r} does not fit its bytes {start} to {end}")
     if not count:
-        return torch.empty(entry.shape, dtype=dtype)
+        try:
+            return torch.empty(entry.shape, dtype=dtype)
+        except RuntimeError:  # strides of such an empty tensor do not fit 64 bits
+            raise _malformed(path, f"the tensor {name[:80]!r} has the shape {entry.shape}") from None
     return from_memory(data[start:end], dtype).view(entry.shape)
 
 

@@ -25,6 +25,7 @@ from spyre_build.frontend.sizes import spell, strip
 from spyre_build.frontend.weightless import WeightTable
 from spyre_cache.objects import fragment as f
 from spyre_cache.objects import program as p
+from spyre_runtime.overlap import overlap
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -87,7 +88,9 @@ def build_model(spec: ModelSpec, partition: BlockPartition | None = None, events
             _check_dims(captured, graph, dims, labels(captured, spec.module, entry), what)
             sizes = [str(encoder.size(size)) for size in captured.sizes]
             captive = Captive(name, bucket, spec.module, entry, captured, graph, encoder.constants, sizes)
-            model.programs.append(assemble(captive, table, partition, model.pool))
+            program = assemble(captive, table, partition, model.pool)
+            _refuse_shared_arguments(program, captured, what)
+            model.programs.append(program)
             custom |= encoder.custom_ops
             model.notes += captured.notes
             model.notes += [
@@ -254,6 +257,24 @@ def _check_dims(
 
 def _dims(spec: f.ValueSpec) -> list[str]:
     return [dim for dim in spec.shape if isinstance(dim, str)] if isinstance(spec, f.TensorSpec) else []
+
+
+def _refuse_shared_arguments(program: p.Program, captured: Captured, what: str) -> None:
+    """Refuses examples of which one is written while another lies in the same memory: a call could not do it either.
+
+    Raises:
+        CaptureError: names both.
+    """
+    written = set(program.mutated_inputs)
+    for place, argument in enumerate(program.arguments):
+        if argument.slot not in written:
+            continue
+        for other, tensor in enumerate(captured.leaves.tensors):
+            if other != place and overlap(captured.leaves.tensors[place], tensor):
+                raise CaptureError(
+                    f"{what} writes to {argument.label}, which shares memory with {program.arguments[other].label}",
+                    hint="give each argument memory of its own (clone one of them)",
+                )
 
 
 def _share_state(model: Model) -> None:

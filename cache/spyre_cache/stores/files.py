@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -37,11 +38,15 @@ def restore(root: Root, path: Path) -> bool:
 
 
 def open_if_there(path: Path) -> int | None:
-    """A descriptor for reading, or None when there is no such file."""
+    """A descriptor for reading, or None when there is no such file (a folder or a pipe of that name is none)."""
     try:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe must not make anyone wait
     except FileNotFoundError:
         return None
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        return fd
+    os.close(fd)
+    return None
 
 
 def is_at(raw: Path, packed: Path, size: int) -> bool:
