@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 MAX_BUILD_BYTES = 16 << 20
 _KEY = re.compile(r"[0-9a-f]{64}")
 
-Status = Literal["running", "ok", "partial", "failed"]
+Status = Literal["running", "ok", "partial", "failed", "cancelled"]
 
 
 class BuildAction(Record, frozen=True, kw_only=True):
@@ -32,6 +32,10 @@ class BuildAction(Record, frozen=True, kw_only=True):
         outcome: as counted in the build; `planned` until it is known.
         error: one line, when it failed.
         log: the compiler's log, when there is one.
+        worker: who ran it, when it did not come from the cache.
+        queued: when it was handed out, seconds since the epoch; 0 when it was not.
+        began: when its run began, by the worker's clock; 0 when it is not known.
+        ended: when its result was known here; 0 while it is not.
     """
 
     fragment: Digest
@@ -40,6 +44,18 @@ class BuildAction(Record, frozen=True, kw_only=True):
     outcome: Literal["planned", "hit", "compiled", "waited", "failed"] = "planned"
     error: str = ""
     log: Digest | None = None
+    worker: str = ""
+    queued: float = 0.0
+    began: float = 0.0
+    ended: float = 0.0
+
+
+class Span(Record, frozen=True, kw_only=True):
+    """A phase of a build, seconds since the epoch; `ended` is 0 while it lasts."""
+
+    name: str
+    began: float
+    ended: float = 0.0
 
 
 class BuildRecord(Record, frozen=True, kw_only=True):
@@ -55,6 +71,8 @@ class BuildRecord(Record, frozen=True, kw_only=True):
         actions: every distinct (fragment, target), in order of the plan.
         summary: what `submit --json` printed.
         error: why it failed as a whole, one line.
+        plan: blob of the PlanRecord, once there is one: with it anybody may bring the build to its end.
+        spans: phases in order.
     """
 
     schema: Literal["build/1"] = "build/1"
@@ -67,6 +85,8 @@ class BuildRecord(Record, frozen=True, kw_only=True):
     actions: tuple[BuildAction, ...] = ()
     summary: dict[str, Any] = {}  # noqa: RUF012  msgspec copies an empty default
     error: str = ""
+    plan: Digest | None = None
+    spans: tuple[Span, ...] = ()
 
 
 def keep(cache: Cache, record: BuildRecord) -> None:
