@@ -1,7 +1,7 @@
 """Single flight: who is at work on an action, across every process that shares the claims.
 
 A claim is a document under an action key. It counts while its owner lives, and an owner lives while it renews its
-token; a token that has lapsed is dead for good. So "read, decide, swap" is safe: whatever was decided about a dead owner
+token; a token that has lapsed is dead for good. So "read, decide, swap" is safe: what was decided about a dead owner
 stays right, and `swap` fails when anybody else decided meanwhile. What may be decided is no business of this module
 (`spyre_workers.states`).
 """
