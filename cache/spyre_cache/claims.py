@@ -87,6 +87,10 @@ class Claims(ABC):
         A claim that nobody touches for `CLAIM_SECONDS` is forgotten.
         """
 
+    def swap_many(self, swaps: Iterable[tuple[str, Claim | None, Claim | None]]) -> set[str]:
+        """`swap` of many, each for itself, in as few round trips as there can be; gives the keys that were swapped."""
+        return {key for key, old, new in swaps if self.swap(key, old, new)}
+
     @abstractmethod
     def begin(self, token: str, seconds: float = TOKEN_SECONDS) -> None:
         """Makes a token live for as long; without `renew` it dies then."""
