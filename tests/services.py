@@ -186,7 +186,7 @@ class Redis(Server):
         """One command, over a connection of its own."""
         import redis
 
-        with redis.Redis.from_url(self.url, socket_timeout=5) as client:
+        with redis.Redis.from_url(self.url, socket_timeout=5, retry=None) as client:
             return client.execute_command(*words)
 
     def _ready(self) -> bool:

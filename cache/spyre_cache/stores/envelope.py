@@ -92,17 +92,39 @@ class Packer:
         return packed
 
 
+def pack(data: Buffer) -> bytes:
+    """The whole envelope of plain bytes in memory."""
+    packer = Packer()
+    return b"".join((packer.start(), *packer.feed(data), *packer.finish()))
+
+
+def unpack(envelope: Buffer, size: int) -> bytes:
+    """The plain bytes of a whole envelope in memory.
+
+    Args:
+        envelope: its bytes.
+        size: how many plain bytes there must be; nothing larger is ever allocated.
+
+    Raises:
+        InvalidRecordError: not an envelope of that many bytes.
+    """
+    with EnvelopeReader(memoryview(envelope).cast("B")) as reader:
+        if reader.plain_size != size:
+            raise InvalidRecordError(f"an envelope of {size} plain bytes was expected, this states {reader.plain_size}")
+        return b"".join(reader.blocks())
+
+
 class EnvelopeReader(io.RawIOBase):
-    """Random access to the plain bytes of an envelope; owns the descriptor it is given.
+    """Random access to the plain bytes of an envelope, in memory or in a file whose descriptor it then owns.
 
     Raises:
         InvalidRecordError: not an envelope, another version, or one that contradicts itself; also while reading.
         LimitExceededError: states more plain bytes than `MAX_PLAIN_BYTES`.
     """
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, source: int | memoryview) -> None:
         super().__init__()
-        self._fd = fd
+        self._source = source
         self.plain_size = 0
         self._position = 0
         self._cached: tuple[int, bytes] = (-1, b"")
@@ -117,7 +139,7 @@ class EnvelopeReader(io.RawIOBase):
         self._decompressor = zstandard.ZstdDecompressor(max_window_size=8 << 20)
 
     def _read_tables(self) -> None:
-        length = os.fstat(self._fd).st_size
+        length = os.fstat(self._source).st_size if isinstance(self._source, int) else len(self._source)
         if length < _HEADER.size + _FOOTER.size:
             raise InvalidRecordError(f"an envelope has at least {_HEADER.size + _FOOTER.size} bytes, not {length}")
         magic, version, codec, frame_bytes = _HEADER.unpack(self._exactly(_HEADER.size, 0))
@@ -137,7 +159,10 @@ class EnvelopeReader(io.RawIOBase):
         self._offsets = list(accumulate(sizes, initial=_HEADER.size))
 
     def _exactly(self, count: int, offset: int) -> bytes:
-        data = os.pread(self._fd, count, offset)
+        if isinstance(self._source, int):
+            data = os.pread(self._source, count, offset)
+        else:
+            data = bytes(self._source[offset : offset + count])
         if len(data) != count:
             raise InvalidRecordError("an envelope ends too early")
         return data
@@ -194,6 +219,6 @@ class EnvelopeReader(io.RawIOBase):
         return len(part)
 
     def close(self) -> None:
-        if not self.closed:
-            os.close(self._fd)
+        if not self.closed and isinstance(self._source, int):
+            os.close(self._source)
         super().close()
