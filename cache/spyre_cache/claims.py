@@ -25,10 +25,14 @@ MAX_CLAIM_BYTES = 64 << 10
 
 
 class Crash(Record, frozen=True, kw_only=True):
-    """One run that ended without a result: who ran it, and what is known of why."""
+    """One run that ended without a result: who ran it, and what is known of why.
+
+    `lost` says that nobody saw it end: its worker fell silent, which accuses the machine as much as the action.
+    """
 
     worker: str
     why: str
+    lost: bool = False
 
 
 class Claim(Record, frozen=True, kw_only=True):
@@ -92,8 +96,12 @@ class Claims(ABC):
         return {key for key, old, new in swaps if self.swap(key, old, new)}
 
     @abstractmethod
-    def begin(self, token: str, seconds: float = TOKEN_SECONDS) -> None:
-        """Makes a token live for as long; without `renew` it dies then."""
+    def begin(self, token: str, seconds: float = TOKEN_SECONDS, *, detached: bool = False) -> None:
+        """Makes a token live for as long; without `renew` it dies then.
+
+        Where processes can be seen to die, it dies with this one at once, unless it is `detached` (a mark that shall
+        outlive whoever made it).
+        """
 
     @abstractmethod
     def renew(self, tokens: Iterable[str], seconds: float = TOKEN_SECONDS) -> set[str]:

@@ -11,6 +11,8 @@
     pins/<hash>            manifests that are kept
     builds/<id>            documents about builds
     leases/<id>            who is at work, and what they count on
+    claims/ab/<key>        who compiles what
+    tokens/<token>         which of them live
     locks/<name>           advisory locks, empty
     memo/ab/<file>         verdicts: checked before use, worthless when lost
     tmp/                   files being written; a dead writer's are removed when the cache is opened
@@ -47,8 +49,8 @@ _MAX_PENDING = 128  # files of a batch whose flush waits; each keeps a descripto
 _FLUSHERS = 16  # concurrent fsyncs share a journal commit
 
 TOP_LEVEL = (
-    "blobs", "actions", "documents", "events", "manifests", "refs", "statements", "pins", "builds", "leases", "locks",
-    "memo", "tmp", "trash", "quarantine",
+    "blobs", "actions", "documents", "events", "manifests", "refs", "statements", "pins", "builds", "leases", "claims",
+    "tokens", "locks", "memo", "tmp", "trash", "quarantine",
 )  # fmt: skip
 
 

@@ -89,7 +89,9 @@ class _Verification:
         self._two_levels("refs", re.compile(".+"), self._ref)
         for path in self._files(self._cache.path / "pins", _HASH):
             self._checked(path, self._known)
-        for kind in ("builds", "leases", "locks"):
+        # A claim means nothing without its tokens, and reads as none when damaged.
+        self._two_levels("claims", _HASH, lambda _path, _data: None, fan=True)
+        for kind in ("builds", "leases", "tokens", "locks"):
             for path in self._files(self._cache.path / kind, re.compile(".+")):
                 self._named(path)
         self._temporary()

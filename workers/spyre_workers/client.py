@@ -19,7 +19,7 @@ from spyre_workers.errors import WorkerUnavailableError
 from spyre_workers.server import Exit, Ready, Request, Setup
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from spyre_cache.objects.target import Target, Toolchain
 
@@ -29,6 +29,40 @@ _KEPT: Final = ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "XDG_CACHE_HOME", D
 
 class Cancelled(Exception):  # noqa: N818  a state, not an error: whoever cancelled knows
     """The compilation was cancelled by this process."""
+
+
+class Run:
+    """A handle by which one compilation can be ended from another thread, before or while it runs."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._socket: socket.socket | None = None
+        self._cancelled = False
+
+    def cancelled(self) -> bool:
+        """Whether `cancel` was called."""
+        return self._cancelled
+
+    def cancel(self) -> None:
+        """Ends the compilation; its processes are killed. Does nothing once it has ended."""
+        with self._lock:
+            self._cancelled = True
+            if self._socket is not None:
+                with contextlib.suppress(OSError):
+                    self._socket.shutdown(socket.SHUT_RDWR)
+
+    @contextlib.contextmanager
+    def attached(self, sock: socket.socket) -> Iterator[None]:
+        """Within, `cancel` shuts this socket, on which the compile server listens."""
+        with self._lock:
+            self._socket = sock
+        if self._cancelled:
+            self.cancel()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._socket = None
 
 
 class CompileServer:
@@ -56,19 +90,22 @@ class CompileServer:
         self._running: set[socket.socket] = set()
         self._cancelled: set[socket.socket] = set()
 
-    def run(self, directory: Path, *, seconds: float, memory_bytes: int) -> Exit:
-        """Compiles what lies in a directory, and waits.
+    def run(self, directory: Path, *, seconds: float, memory_bytes: int, handle: Run | None = None) -> Exit:
+        """Compiles what lies in a directory, and waits; `handle` can end it.
 
         Returns:
             How the child ended; status -9 without a reason when the server itself died.
 
         Raises:
             WorkerUnavailableError: the server cannot be started.
-            Cancelled: `cancel` or `close` was called meanwhile.
+            Cancelled: `cancel` or `close` was called meanwhile, or the handle's `cancel`.
         """
+        handle = handle or Run()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with contextlib.closing(ours):
             with contextlib.closing(theirs), self._lock:
+                if handle.cancelled():  # a server that was closed is not started again for it
+                    raise Cancelled
                 request = msgspec.json.encode(Request(str(directory), seconds, memory_bytes))
                 for attempt in (0, 1):
                     control = self._started()
@@ -81,7 +118,8 @@ class CompileServer:
                             raise WorkerUnavailableError("the compile server dies whenever it is asked") from None
                 self._running.add(ours)
             try:
-                answer = ours.recv(_MESSAGE_LIMIT)
+                with handle.attached(ours):
+                    answer = ours.recv(_MESSAGE_LIMIT)
             except OSError:
                 answer = b""
             finally:
@@ -89,7 +127,7 @@ class CompileServer:
                     self._running.discard(ours)
                     cancelled = ours in self._cancelled
                     self._cancelled.discard(ours)
-        if cancelled:
+        if cancelled or (handle.cancelled() and not answer):
             raise Cancelled
         if answer:
             return msgspec.json.decode(answer, type=Exit)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from spyre_cache.cache import Cache
     from spyre_cache.stores.base import BlobStore
+    from spyre_workers.client import Run
     from spyre_workers.server import Exit
 
 LOG_LIMIT = 1 << 20
@@ -67,6 +68,7 @@ def compile_action(
     limits: Limits | None = None,
     server: CompileServer | None = None,
     builder: str = "",
+    handle: Run | None = None,
 ) -> ActionResult:
     """Compiles one action in a fresh, limited process, and stores what comes of it.
 
@@ -79,6 +81,7 @@ def compile_action(
         limits: time and memory.
         server: a warmed server; by default one that all calls in this process share.
         builder: who compiles, for the result.
+        handle: ends this compilation when another thread says so.
 
     Returns:
         Status `ok` with outputs and requirements, or `failed` with a typed failure. Never raises for what happens to
@@ -86,7 +89,7 @@ def compile_action(
 
     Raises:
         CacheError: results cannot be stored.
-        Cancelled: the server was told to stop.
+        Cancelled: the server, or the handle, was told to stop.
     """
     limits, server, started = limits or Limits(), server or shared_server(), time.monotonic()
     try:
@@ -98,7 +101,7 @@ def compile_action(
         (directory / child.ACTION).write_bytes(encode(action))
         (directory / child.FRAGMENT).write_bytes(fragment)
         try:
-            exit_ = server.run(directory, seconds=limits.seconds, memory_bytes=limits.memory_bytes)
+            exit_ = server.run(directory, seconds=limits.seconds, memory_bytes=limits.memory_bytes, handle=handle)
             outcome = _outcome(directory, exit_, limits)
         except WorkerUnavailableError as error:
             exit_, outcome = None, _failed("infrastructure", str(error))

@@ -37,6 +37,14 @@ class Executor(ABC):
             CacheUnavailableError: the broker cannot be reached; some of the tasks may have been taken.
         """
 
+    def check(self) -> None:
+        """Raises what keeps this executor from going on, if anything does; to be asked now and then.
+
+        Raises:
+            CacheError: results cannot be stored.
+        """
+        return
+
     def backlog(self, actions: Iterable[Action]) -> int | None:  # noqa: ARG002  for those who have queues
         """How many tasks wait in the queues that such actions go to; None where nobody can say.
 

@@ -77,7 +77,12 @@ class Statistics(Record, frozen=True, kw_only=True):
 
 
 class ActionResult(Record, frozen=True, kw_only=True):
-    """Two results agree when status and outputs agree."""
+    """Two results agree when status and outputs agree.
+
+    Attributes:
+        builder: who compiled.
+        build: the build under whose claim it was compiled; empty when there was none.
+    """
 
     schema: Literal["action-result/1"] = "action-result/1"
     action: str
@@ -88,7 +93,8 @@ class ActionResult(Record, frozen=True, kw_only=True):
     log: Digest | None = None
     statistics: Statistics = Statistics()
     builder: str = ""
+    build: str = ""
 
     def agrees(self, other: ActionResult) -> bool:
-        """Whether both say the same: measurements, log and builder aside."""
+        """Whether both say the same: measurements, log, builder and build aside."""
         return (self.status, self.outputs) == (other.status, other.outputs)
