@@ -34,7 +34,7 @@ LEGAL: Final[dict[tuple[Phase, Verb], tuple[Phase, ...]]] = {
     ("absent", "queue"): ("queued",),
     ("queued", "queue"): ("queued",),  # its own, once more
     ("orphaned", "queue"): ("queued",),
-    ("fallen", "queue"): ("queued", "quarantined"),
+    ("fallen", "queue"): ("queued",),
     ("crashed", "queue"): ("queued",),
     # A worker begins to compile. `absent`: the claims were lost, or the build has given up while the task waited.
     ("absent", "start"): ("running",),
