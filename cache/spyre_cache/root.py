@@ -37,6 +37,7 @@ from spyre_cache.errors import CacheUnavailableError, LimitExceededError, ReadOn
 from spyre_cache.format import open_format
 from spyre_cache.fs import FileSystem, translated
 from spyre_cache.leases import Lease, check_id, is_live, remove_if_unheld
+from spyre_cache.stores.documents import MAX_DOCUMENT_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
 
 SESSION = "session-"
 GC_LOCK = "gc"  # held by a collection, and by whoever must not meet one half-way
-MAX_DOCUMENT_BYTES = 64 << 20
 _MAX_PENDING = 128  # files of a batch whose flush waits; each keeps a descriptor open
 _FLUSHERS = 16  # concurrent fsyncs share a journal commit
 
@@ -273,15 +273,18 @@ class Root:
             raise LimitExceededError(f"{path} has more than the {limit} bytes that a document of its kind may have")
         return data
 
-    def create(self, path: Path, data: bytes) -> bool:
-        """Writes a document unless there is one; True when this call did. Blobs put before are durable before it."""
-        return self._document(path, data, replace=False)
+    def create(self, path: Path, data: bytes, *, age: float = 0.0) -> bool:
+        """Writes a document unless there is one; True when this call did. Blobs put before are durable before it.
 
-    def replace(self, path: Path, data: bytes) -> None:
+        `age` is how many seconds ago it is to have been stored.
+        """
+        return self._document(path, data, age, replace=False)
+
+    def replace(self, path: Path, data: bytes, *, age: float = 0.0) -> None:
         """Writes a document in place of any other; readers see the old one or the new one."""
-        self._document(path, data, replace=True)
+        self._document(path, data, age, replace=True)
 
-    def _document(self, path: Path, data: bytes, *, replace: bool) -> bool:
+    def _document(self, path: Path, data: bytes, age: float, *, replace: bool) -> bool:
         self.writable("storing")
         if len(data) > MAX_DOCUMENT_BYTES:
             raise LimitExceededError(f"a document has at most {MAX_DOCUMENT_BYTES} bytes, but {len(data)} came")
@@ -292,6 +295,7 @@ class Root:
                 fd, temporary = self.temporary()
                 try:
                     self.fs.write(fd, data)
+                    self.fs.touch(temporary, age)
                     self.fs.fsync(fd)
                     if replace:
                         self.fs.rename(temporary, path)

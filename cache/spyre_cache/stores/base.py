@@ -71,6 +71,10 @@ class BlobStore(ABC):
     def iter(self) -> Iterator[Digest]:
         """Every blob, in no order; those that come or go meanwhile may or may not be seen."""
 
+    def accepts(self, size: int) -> bool:  # noqa: ARG002  for those that keep only small ones
+        """Whether this store takes blobs of so many bytes; what it does not take is never in it."""
+        return True
+
     def flush(self) -> None:
         """Makes everything put so far durable and visible to others."""
         return

@@ -21,6 +21,10 @@ Kind = Literal["actions", "documents", "events", "manifests", "refs", "statement
 IMMUTABLE: Final[frozenset[Kind]] = frozenset({"documents", "events", "manifests", "statements"})
 """Kinds whose documents are written once: a copy that was read stays right until it is removed."""
 
+PAIRED: Final[frozenset[Kind]] = frozenset({"events", "refs", "statements"})
+"""Kinds whose keys have two parts (`name/version`); all others have one."""
+
+MAX_DOCUMENT_BYTES = 64 << 20
 MAX_KEY_BYTES = 300
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,199}")
 
@@ -81,11 +85,23 @@ class DocumentStore(ABC):
 
     @abstractmethod
     def keys(self, kind: Kind, prefix: str = "") -> Iterator[str]:
-        """Keys of a kind, sorted; with `prefix`, those of which it is the first part (`name` finds `name/1`)."""
+        """Keys of a kind, sorted as text; with `prefix`, those whose first part it is (`name` finds `name/1`)."""
 
     def get(self, kind: Kind, key: str) -> Document | None:
         """One document, or None."""
         return self.get_many(kind, [key]).get(key)
+
+    def ages(self, kind: Kind, prefix: str = "") -> dict[str, float]:
+        """Seconds since each was stored or last touched, by key, for one and the same moment.
+
+        A store whose listing knows the times need not read the documents for it.
+        """
+        return {key: document.age for key, document in self.get_many(kind, self.keys(kind, prefix)).items()}
+
+    def touch_many(self, kind: Kind, keys: Iterable[str]) -> None:
+        """`touch` for many keys, in as few round trips as the store can."""
+        for key in keys:
+            self.touch(kind, key)
 
     def set_aside(self, kind: Kind, key: str, document: Document) -> None:
         """Takes a damaged document out of the way, unless it was replaced meanwhile."""
@@ -107,9 +123,14 @@ def check_key(key: str) -> str:
     Raises:
         InvalidRecordError: it is none.
     """
-    parts = key.split("/")
-    if len(key) > MAX_KEY_BYTES or len(parts) > 2 or not all(_PART.fullmatch(part) for part in parts):
+    if not is_key(key):
         raise InvalidRecordError(
             f"a document's key is one or two parts of letters, digits and '._+-' joined by '/', not {key[:80]!r}"
         )
     return key
+
+
+def is_key(text: str) -> bool:
+    """Whether the text is a document's key."""
+    parts = text.split("/", 2)
+    return len(text) <= MAX_KEY_BYTES and len(parts) <= 2 and all(_PART.fullmatch(part) for part in parts)
