@@ -15,7 +15,7 @@ from spyre_cache.digest import Digest, hash_threads
 from spyre_cache.errors import CorruptBlobError, InvalidRecordError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from spyre_cache.stores.base import Buffer
 
@@ -23,6 +23,7 @@ THRESHOLD_BYTES = 2 << 20
 MIN_BYTES = 128 << 10
 AVERAGE_BYTES = 512 << 10
 MAX_BYTES = 2 << 20
+_WINDOW_BYTES = 4 * MAX_BYTES
 
 
 class ChunkList(Record, frozen=True, kw_only=True):
@@ -52,6 +53,23 @@ def cut(data: Buffer) -> Iterator[memoryview]:
     cutter = FastCDC(avg_size=AVERAGE_BYTES, min_size=MIN_BYTES, max_size=MAX_BYTES)
     for chunk in cutter.cut_buf(view):
         yield view[chunk.offset : chunk.offset + chunk.length]
+
+
+def cut_stream(blocks: Iterable[Buffer]) -> Iterator[bytes]:
+    """The pieces that `cut` makes of all blocks joined, with no more than a few of them in memory."""
+    pending = bytearray()
+    for block in blocks:
+        pending += block
+        if len(pending) >= _WINDOW_BYTES:
+            done = 0
+            # Where a piece ends depends on at most `MAX_BYTES` from its beginning: what has as many behind it is sure.
+            for piece in cut(bytes(pending)):
+                if done + MAX_BYTES > len(pending):
+                    break
+                yield bytes(piece)
+                done += len(piece)
+            del pending[:done]
+    yield from map(bytes, cut(bytes(pending)))
 
 
 def split(data: Buffer, put: Callable[[memoryview], Digest]) -> ChunkList:
