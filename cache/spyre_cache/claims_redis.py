@@ -87,10 +87,6 @@ class RedisClaims(Claims):
                 for key, old, new in chunk:
                     arguments: list[bytes | int] = [encode(c) if c else b"" for c in (old, new)]
                     arguments.append(int(CLAIM_SECONDS * 1000))
-                        encode(old) if old else b"",
-                        encode(new) if new else b"",
-                        int(CLAIM_SECONDS * 1000),
-                    ]
                     self._swap_script(keys=[self._claim_key(key)], args=arguments, client=pipe)
                 done |= {key for (key, _, _), answer in zip(chunk, pipe.execute(), strict=True) if answer}
         return done
