@@ -304,11 +304,14 @@ def nearest(wanted: Action, candidates: Iterable[Action], ops: Callable[[str], C
     """
     best: tuple[tuple[int, int], str] | None = None
     found: Action | None = None
-    most = ops(wanted.fragment.hash).total()
     for candidate in candidates:
         away = distance(candidate, wanted, ops)
         # The key breaks ties, so that the answer does not depend on the order of the listing.
         rank = (away, candidate.key())
-        if away[0] <= max(most, 4) and (best is None or rank < best) and candidate != wanted:
+        if (
+            (best is None or rank < best)
+            and candidate != wanted
+            and (away[0] <= 4 or away[0] <= ops(wanted.fragment.hash).total())
+        ):
             best, found = rank, candidate
     return found

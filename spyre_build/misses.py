@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
@@ -17,7 +17,7 @@ from spyre_cache.errors import CacheError
 from spyre_cache.objects.fragment import Fragment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Sequence
 
     from spyre_cache.cache import Cache
     from spyre_cache.digest import Digest
@@ -35,11 +35,15 @@ class Explanation:
         action: what was asked for.
         near: key of the nearest action that was in the cache, or empty.
         differences: what the wanted one has otherwise.
+        same: the nearest is about the same fragment.
+        compared: False when other fragments were not looked at, so that a nearer one may exist.
     """
 
     action: BuildAction
     near: str = ""
     differences: tuple[Difference, ...] = ()
+    same: bool = False
+    compared: bool = True
 
     def as_json(self) -> dict[str, Any]:
         """For `--json`."""
@@ -107,27 +111,48 @@ def explain_build(cache: Cache, build: BuildRecord, wanted: str = "") -> list[Ex
     Raises:
         UsageError: no fragment of the build begins so.
     """
-    library = Library(cache)
     chosen = [a for a in build.actions if a.fragment.hash.startswith(wanted.removeprefix("blake3:"))]
     if wanted and not chosen:
         raise UsageError(f"build {build.id} has no fragment {wanted[:80]!r}")
+    return explain_actions(cache, build, chosen)
+
+
+def explain_actions(
+    cache: Cache, build: BuildRecord, chosen: Sequence[BuildAction], *, most: int | None = None
+) -> list[Explanation]:
+    """Why these actions of a build hit or missed, in their order.
+
+    Args:
+        cache: where the documents are.
+        build: the build.
+        chosen: actions of it.
+        most: how many may be compared with the cache's other fragments, which takes long where there are many of both;
+            None for all. Those beyond, first come first served, are `compared` with the same fragment only.
+    """
     if all(entry.outcome == "hit" for entry in chosen):
         return [Explanation(action=entry) for entry in chosen]
+    library = Library(cache)
     # What this build or a later one brought was not there when it looked, so it is not what the miss was near to.
     new = {a.key for b in recent(cache) if b.started >= build.started for a in b.actions if a.outcome != "hit"}
-    others = library.candidates(new | {entry.key for entry in build.actions if entry.outcome != "hit"})
+    others = _Others(library.candidates(new | {entry.key for entry in chosen if entry.outcome != "hit"}))
     names = argument_names()
-    return [
-        Explanation(action=entry) if entry.outcome == "hit" else _explain(library, entry, others, names)
-        for entry in chosen
-    ]
+    found, left = [], len(chosen) if most is None else most
+    for entry in chosen:
+        if entry.outcome == "hit":
+            found.append(Explanation(action=entry))
+            continue
+        deep = left > 0
+        explanation = _explain(library, entry, others, names, deep=deep)
+        left -= not explanation.same
+        found.append(explanation)
+    return found
 
 
 def explain_miss(cache: Cache, fragment: Digest, target: str, key: str) -> Explanation:
     """Compares one missing action with all that the cache knows."""
     library = Library(cache)
     entry = BuildAction(fragment=fragment, target=target, key=key)
-    return _explain(library, entry, library.candidates({key}), argument_names())
+    return _explain(library, entry, _Others(library.candidates({key})), argument_names())
 
 
 def nearest_to_missing(cache: Cache, manifest: Manifest, fragment: str, target: str) -> str:
@@ -144,15 +169,29 @@ def nearest_to_missing(cache: Cache, manifest: Manifest, fragment: str, target: 
     return ""
 
 
+class _Others:
+    """What a miss is compared with, by fragment too."""
+
+    def __init__(self, actions: list[Action]) -> None:
+        self.all = actions
+        self.same: defaultdict[str, list[Action]] = defaultdict(list)
+        for action in actions:
+            self.same[action.fragment.hash].append(action)
+
+
 def _explain(
-    library: Library, entry: BuildAction, others: list[Action], names: Callable[[str, int], str]
+    library: Library, entry: BuildAction, others: _Others, names: Callable[[str, int], str], *, deep: bool = True
 ) -> Explanation:
     wanted = library.action(entry.key)
     if wanted is None:
         return Explanation(action=entry)
     # The same fragment first: where there is one, the other fragments need not be read.
-    same = [other for other in others if other.fragment == entry.fragment]
-    near = nearest(wanted, same, library.features) or nearest(wanted, others, library.features)
+    near = nearest(wanted, others.same.get(entry.fragment.hash, ()), library.features)
+    if near is not None:
+        return Explanation(action=entry, near=near.key(), differences=diff_actions(near, wanted), same=True)
+    if not deep:
+        return Explanation(action=entry, compared=not others.all)
+    near = nearest(wanted, others.all, library.features)
     if near is None:
         return Explanation(action=entry)
     try:

@@ -1,0 +1,1 @@
+"""The page and the trace that are made of a finished, running or dead build."""
