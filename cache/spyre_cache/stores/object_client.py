@@ -1,6 +1,6 @@
 """The one place where object stores are opened (through `obstore`), and where their errors become sentences.
 
-    s3://bucket/prefix        AWS_* environment: credentials, region, and AWS_ENDPOINT_URL for servers that are not Amazon's
+    s3://bucket/prefix        AWS_* environment: credentials, region, AWS_ENDPOINT_URL for other servers
     gs://bucket/prefix        GOOGLE_* environment
     az://container/prefix     AZURE_* environment
     file:///dir               a directory, which machines may share

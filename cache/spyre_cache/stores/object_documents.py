@@ -20,8 +20,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from spyre_cache.errors import InvalidRecordError, LimitExceededError
-from spyre_cache.root import MAX_DOCUMENT_BYTES
-from spyre_cache.stores.documents import Document, DocumentStore, Kind, check_key
+from spyre_cache.stores.documents import MAX_DOCUMENT_BYTES, Document, DocumentStore, Kind, check_key
 from spyre_cache.stores.object_holds import REFRESH_SECONDS
 
 if TYPE_CHECKING:
@@ -81,13 +80,13 @@ class ObjectDocuments(DocumentStore):
         return [path for path in paths if not budget or path in seen]
 
     def keys(self, kind: Kind, prefix: str = "") -> Iterator[str]:
-        folder = f"{kind}/{check_key(prefix)}" if prefix else kind
-        found = set()
-        for meta in self.objects.list(folder):
-            key = key_of(meta)
-            if key is not None:
-                found.add(key)
-        yield from sorted(found)
+        found = {key_of(meta) for meta in self.objects.list(_folder(kind, prefix))}
+        yield from sorted(key for key in found if key is not None)
+
+    def ages(self, kind: Kind, prefix: str = "") -> dict[str, float]:
+        now = self.objects.now()
+        listed = ((key_of(meta), now - meta.modified) for meta in self.objects.list(_folder(kind, prefix)))
+        return {key: max(0.0, age) for key, age in listed if key is not None}
 
     # --- writing ---
 
@@ -153,6 +152,10 @@ class ObjectDocuments(DocumentStore):
                 self.objects.update(path, there.data, there.meta.etag)
         self._note(path, 0.0)
 
+    def touch_many(self, kind: Kind, keys: Iterable[str]) -> None:
+        for _ in self.objects.each(lambda key: self.touch(kind, key), keys):
+            pass
+
     def _note(self, path: str, age: float) -> None:
         with self._lock:
             if len(self._young) >= _MEMO:
@@ -178,6 +181,10 @@ class ObjectDocuments(DocumentStore):
 def document_path(kind: Kind, key: str) -> str:
     """Where a document lies. One part has a folder of its own: no key is a folder of others."""
     return f"{kind}/{check_key(key)}" if "/" in key else f"{kind}/-/{check_key(key)}"
+
+
+def _folder(kind: Kind, prefix: str) -> str:
+    return f"{kind}/{check_key(prefix)}" if prefix else kind
 
 
 def key_of(meta: Meta) -> str | None:

@@ -16,8 +16,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from spyre_cache.errors import InvalidRecordError, LimitExceededError
-from spyre_cache.root import MAX_DOCUMENT_BYTES
-from spyre_cache.stores.documents import Document, DocumentStore, Kind, check_key
+from spyre_cache.stores.documents import MAX_DOCUMENT_BYTES, Document, DocumentStore, Kind, check_key
 from spyre_cache.stores.redis_client import RedisAddress, unavailable
 
 if TYPE_CHECKING:
@@ -48,9 +47,10 @@ redis.call('SET', KEYS[1], '1' .. ARGV[3] .. stamp .. ARGV[4], 'EX', ARGV[2])
 return 1
 """
 _TOUCH = """
-if redis.call('EXPIRE', KEYS[1], ARGV[1]) == 1 then
-    local now = redis.call('TIME')
-    redis.call('SETRANGE', KEYS[1], 17, struct.pack('>I8', now[1] * 1000000 + now[2]))
+local now = redis.call('TIME')
+local stamp = struct.pack('>I8', now[1] * 1000000 + now[2])
+for _, key in ipairs(KEYS) do
+    if redis.call('EXPIRE', key, ARGV[1]) == 1 then redis.call('SETRANGE', key, 17, stamp) end
 end
 return 1
 """
@@ -132,8 +132,13 @@ class RedisDocuments(DocumentStore):
                 return True
 
     def touch(self, kind: Kind, key: str) -> None:
-        with unavailable(self.url):
-            self._touch(keys=[self._key(kind, key)], args=[self._ttl])
+        self.touch_many(kind, [key])
+
+    def touch_many(self, kind: Kind, keys: Iterable[str]) -> None:
+        rest = iter(keys)
+        while part := list(islice(rest, _BATCH)):
+            with unavailable(self.url):
+                self._touch(keys=[self._key(kind, key) for key in part], args=[self._ttl])
 
     def remove(self, kind: Kind, key: str, *, expected: Document | None = None) -> bool:
         version = b"" if expected is None else _raw_version(expected)
