@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 BUILD, PHASES = 1, 1
 """Process and thread that the phases are on; workers are processes from 2 on, their lanes threads from 1 on."""
 MAX_TEXT = 200
-STAGES = "durations of codegen, cxx and link are measured; when each began is not, so they are drawn one after the other"
+STAGES = "durations of codegen, cxx and link are measured; when each began is not, so they follow each other"
 
 Event = dict[str, Any]
 

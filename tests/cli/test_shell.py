@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from spyre_build.cli.main import app
 
-COMMANDS = ["submit", "status", "logs", "explain", "inspect", "run", "verify", "replay", "doctor"]
+COMMANDS = ["submit", "status", "logs", "explain", "inspect", "run", "verify", "replay", "report", "doctor"]
 CACHE_COMMANDS = ["path", "stats", "ls", "verify", "gc", "pin", "unpin"]
 
 
