@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from spyre_build.report.timing import length
-from spyre_build.report.words import clean, count, seconds
+from spyre_build.report.words import clean, count, number, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,10 +48,10 @@ def split(report: Report) -> list[Piece]:
         ("planned", report.open, "open"),
     )
     found, before = [], 0
-    for kind, number, words in parts:
-        if number:
-            found.append(piece(kind, before, number, report.total, f"{number} {words}"))
-            before += number
+    for kind, many, words in parts:
+        if many:
+            found.append(piece(kind, before, many, report.total, f"{number(many)} {words}"))
+            before += many
     return found
 
 
@@ -114,9 +114,9 @@ def _pieces(runs: Sequence[Run], wall: float) -> list[Piece]:
             found.append(_single(short[0], wall))
         else:
             busy = sum(length(run.times) for run in short)
-            text = f"{len(short)} short runs, {seconds(busy)} of work"
-            kind = "failed" if any(run.outcome == "failed" for run in short) else "many"
-            found.append(piece(kind, began, ended - began, wall, text))
+            failed = sum(run.outcome == "failed" for run in short)
+            text = f"{len(short)} short runs, {seconds(busy)} of work" + (f", {failed} failed" if failed else "")
+            found.append(piece("many", began, ended - began, wall, text))
         short.clear()
 
     limit = wall * NARROW / 100

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 MAX_ROWS = 200
 MAX_PAGE_BYTES = 5 << 20
 MAX_NOTES = 50
+UNFOLDED = 10
+"""Failures that are told at once; the rest of them are folded."""
 
 _MARKS = {"ok": "✓", "partial": "◐", "failed": "✕", "died": "✕", "running": "▸", "cancelled": "■"}
 _SECTIONS = (
@@ -104,7 +106,6 @@ def _policy_hash(text: str) -> str:
 def _view(report: Report) -> dict[str, Any]:
     weighed = by_weight(report.runs)
     shown = weighed[:MAX_ROWS]
-    chain, chain_more = chain_rows(report)
     lanes, lanes_more = figures.lanes(report)
     failures, failures_more = failure_rows(report)
     entries, entries_more = entry_rows(report)
@@ -126,13 +127,13 @@ def _view(report: Report) -> dict[str, Any]:
         "split": figures.split(report),
         "failures": failures,
         "failures_more": failures_more,
+        "unfolded": UNFOLDED,
         "notes": [clean(note) for note in report.notes[:MAX_NOTES]] + _skew_note(report),
         "events": event_rows(report),
         "phases": phase_rows(report),
         "placed": any(phase.began is not None for phase in report.phases),
         "axis": "" if report.wall is None else f"0 to {seconds(report.wall)}",
-        "chain": chain,
-        "chain_more": chain_more,
+        "chain": chain_rows(report),
         "lanes": lanes,
         "lanes_more": lanes_more,
         "ticks": figures.ticks(report),
@@ -161,7 +162,7 @@ def _skew_note(report: Report) -> list[str]:
 
 def _with_logs(view: dict[str, Any], logs: list[dict[str, Any]], report: Report) -> None:
     view["logs"] = logs
-    rest = sum(run.log is not None for run in report.runs) - len(logs)
+    rest = sum(run.log is not None and run.outcome != "hit" for run in report.runs) - len(logs)
     words = "Of the compilers, failed ones first, then the longest."
     view["logs_words"] = words + (f" {count(rest, 'more log')}: spyre-build logs {report.id}" if rest > 0 else "")
     names = {log["key"]: log["id"] for log in logs}

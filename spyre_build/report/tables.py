@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from spyre_build.report.figures import piece, stages
 from spyre_build.report.timing import length
-from spyre_build.report.words import clean, count, percent, seconds, size
+from spyre_build.report.words import clean, count, number, percent, seconds, size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from spyre_build.report.timing import Segment
     from spyre_build.report.why import Reason
 
-MAX_CHAIN = 14
+MAX_CHAIN = 20
+"""Steps of the critical path from which on short ones are told together."""
+MAX_APART = 6
 MAX_WORKERS = 64
 MAX_ENTRIES = 60
 MAX_PHASES = 30
@@ -52,19 +54,42 @@ def phase_rows(report: Report) -> list[Row]:
     return rows
 
 
-def chain_rows(report: Report) -> tuple[list[Row], str]:
-    """The critical path, its longest parts in their order; and what is left out, in words."""
+def chain_rows(report: Report) -> list[Row]:
+    """The critical path in order; of many compilations in a row, the longest by themselves and the rest together."""
     wall = report.wall or 0.0
-    # What takes a thousandth of the whole explains nothing.
-    worth = [segment for segment in report.chain if segment.seconds >= wall / 1000]
-    kept = sorted(sorted(worth, key=lambda s: -s.seconds)[:MAX_CHAIN], key=lambda s: s.began)
-    rest = [segment for segment in worth if segment not in kept]
-    words = ""
-    if rest:
-        words = f"{count(len(rest), 'shorter step')} of it, {seconds(sum(s.seconds for s in rest))}, are left out."
-    if len(kept) == 1 and kept[0].kind == "phase":
-        return [], ""
-    return [_segment(report, segment, wall) for segment in kept], words
+    chain = [segment for segment in report.chain if segment.seconds >= wall / 10_000]
+    if len(chain) <= 1 and all(segment.kind == "phase" for segment in chain):
+        return []
+    apart = set(range(len(chain)))
+    if len(chain) > MAX_CHAIN:
+        runs = sorted((i for i, s in enumerate(chain) if s.kind == "run"), key=lambda i: (-chain[i].seconds, i))
+        apart = {*runs[:MAX_APART], *(i for i, s in enumerate(chain) if s.kind == "phase")}
+    rows: list[Row] = []
+    together: list[Segment] = []
+    for index, segment in enumerate(chain):
+        if index not in apart:
+            together.append(segment)
+            continue
+        rows += _together(together, wall)
+        together = []
+        rows.append(_segment(report, segment, wall))
+    return rows + _together(together, wall)
+
+
+def _together(segments: Sequence[Segment], wall: float) -> list[Row]:
+    if not segments:
+        return []
+    runs = sum(segment.kind == "run" for segment in segments)
+    pauses = sum(segment.seconds for segment in segments if segment.kind == "wait")
+    text = f"{count(runs, 'shorter compilation')} in a row" if runs else "waiting"
+    if runs and pauses >= 0.0005:
+        text += f", with {seconds(pauses)} between them"
+    last = segments[-1]
+    length = last.began + last.seconds - segments[0].began
+    row = {"run": None, "text": text, "where": clean(last.worker, 80), "began": seconds(max(0.0, segments[0].began))}
+    share = percent(min(1.0, length / wall)) if wall > 0 else ""
+    kind = "many" if runs else "wait"
+    return [row | {"seconds": seconds(length), "share": share, "bar": [piece(kind, segments[0].began, length, wall)]}]
 
 
 def _segment(report: Report, segment: Segment, wall: float) -> Row:
@@ -107,31 +132,35 @@ def reason_rows(report: Report) -> list[Row]:
     """Why runs missed, with some of those that did."""
     rows = []
     for reason in report.reasons:
-        names = [
-            f"{clean(report.runs[i].title, 80)} ({report.runs[i].fragment.short})" for i in reason.runs[:MAX_NAMED]
-        ]
-        more = len(reason.runs) - len(names)
+        members = ""
+        if len(reason.runs) > 1:
+            members = ", ".join(_name(report.runs[index]) for index in reason.runs[:MAX_NAMED])
+            more = len(reason.runs) - MAX_NAMED
+            members += f", and {number(more)} more" if more > 0 else ""
         rows.append(
             {
-                "head": _head(reason),
+                "head": _head(report, reason),
                 "texts": [clean(text) for text in reason.texts],
                 "more": reason.more,
                 "near": clean(reason.near[:12]),
-                "members": ", ".join(names) + (f", and {more} more" if more else ""),
+                "members": members,
             }
         )
     return rows
 
 
-def _head(reason: Reason) -> str:
-    number = len(reason.runs)
-    those = count(number, "fragment")
+def _name(run: Run) -> str:
+    return f"{clean(run.title, 80)} ({run.fragment.short})"
+
+
+def _head(report: Report, reason: Reason) -> str:
+    several = len(reason.runs) > 1
+    those = count(len(reason.runs), "fragment") if several else _name(report.runs[reason.runs[0]])
     if reason.kind == "new":
-        return f"{those}: nothing in the cache was like {'it' if number == 1 else 'them'}"
+        return f"{those}: nothing in the cache was like {'them' if several else 'it'}"
     if reason.kind == "unknown":
-        return f"{those}: not compared (the cache holds too much); `explain` with a fragment's digest does it"
-    what = "the same graph, compiled otherwise" if reason.same else "another graph is near"
-    return f"{those}: {what}; it differs in"
+        return f"{those}: not compared, as the cache holds too much; `explain` with a fragment's digest does it"
+    return f"{those}: " + ("the same graph is there, but for" if reason.same else "another graph is near, but for")
 
 
 def run_rows(report: Report, shown: Sequence[int]) -> list[Row]:
@@ -141,7 +170,7 @@ def run_rows(report: Report, shown: Sequence[int]) -> list[Row]:
         run = report.runs[index]
         bars, words = stages(run)
         queued, began = run.times.queued, run.times.began
-        wait = None if queued is None or began is None else max(0.0, began - queued)
+        wait = None if queued is None or began is None or began < queued else began - queued
         took = length(run.times) or run.seconds
         rows.append(
             named(run)
@@ -211,7 +240,7 @@ def entry_rows(report: Report) -> tuple[list[Row], str]:
             "name": clean(entry.name, 120),
             "calls": entry.calls,
             "unique": entry.unique,
-            "bar": [piece("hit", 0, entry.calls, most), piece("run", 0, entry.unique, most)],
+            "bar": [piece("many", 0, entry.calls, most), piece("run", 0, entry.unique, most)],
         }
         for entry in report.entries[:MAX_ENTRIES]
     ]
@@ -225,8 +254,8 @@ def size_rows(report: Report) -> list[Row]:
     rows = []
     if report.total:
         rows.append({"what": "fragments (graphs)", "count": report.distinct, "size": size(sizes.fragments)})
-    for target, number, total in sizes.artifacts:
-        rows.append({"what": f"artifacts for {clean(target, 60)}", "count": number, "size": size(total)})
+    for target, many, total in sizes.artifacts:
+        rows.append({"what": f"artifacts for {clean(target, 60)}", "count": many, "size": size(total)})
     if sizes.weights is not None:
         where = {"store": "kept in the cache", "external": "given at load", "none": "not kept"}.get(
             sizes.weight_mode, ""

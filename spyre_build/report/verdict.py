@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from spyre_build.report.timing import length
-from spyre_build.report.words import count, percent, seconds, size
+from spyre_build.report.words import count, number, percent, seconds, size
 
 if TYPE_CHECKING:
     from spyre_build.report.model import Report
@@ -35,14 +35,18 @@ def _status(report: Report) -> str:
         when = " before there was a plan" if not report.total else ""
         return f"The build failed{when}: {report.error or 'no reason was kept'}"
     if report.failed:
-        bad = f"{report.failed} of {count(report.total, 'fragment')} could not be compiled"
-        rest = "" if report.status == "failed" else f"; the other {report.total - report.failed} are ready"
+        bad = f"{number(report.failed)} of {count(report.total, 'fragment')} could not be compiled"
+        rest = "" if report.status == "failed" else f"; {_others(report.total - report.failed)}"
         return f"{bad}{rest}."
     return _cached(report) if report.total else "There was nothing to compile."
 
 
+def _others(rest: int) -> str:
+    return "the other one is ready" if rest == 1 else f"the other {number(rest)} are ready"
+
+
 def _open(report: Report) -> str:
-    return f", with {report.open} of {count(report.total, 'fragment')} open" if report.open else ""
+    return f", with {number(report.open)} of {count(report.total, 'fragment')} open" if report.open else ""
 
 
 def _cached(report: Report) -> str:
@@ -50,11 +54,12 @@ def _cached(report: Report) -> str:
         return "All came from the cache: nothing was compiled."
     if report.hits == 0 and report.waited == 0:
         return f"Nothing was in the cache: {count(report.compiled, 'fragment was', 'fragments were')} compiled."
-    parts = [f"{report.hits} of {count(report.total, 'fragment')} came from the cache"]
+    parts = [f"{number(report.hits)} of {count(report.total, 'fragment')} came from the cache"]
     if report.compiled:
-        parts.append(f"{report.compiled} {'was' if report.compiled == 1 else 'were'} compiled")
+        parts.append(f"{number(report.compiled)} {'was' if report.compiled == 1 else 'were'} compiled")
     if report.waited:
-        parts.append(f"{report.waited} came from other builds that compiled {'it' if report.waited == 1 else 'them'}")
+        those = "it" if report.waited == 1 else "them"
+        parts.append(f"{number(report.waited)} came from other builds that compiled {those}")
     return ", ".join(parts) + "."
 
 
@@ -107,20 +112,20 @@ def tiles(report: Report) -> list[dict[str, str]]:
     if report.wall:
         tile(seconds(report.wall), "wall-clock" if report.ended else "known so far")
     if report.total:
-        tile(f"{report.hits} of {report.total}", "in the cache")
+        tile(f"{number(report.hits)} of {number(report.total)}", "in the cache")
     if report.compiled:
-        tile(str(report.compiled), "compiled")
+        tile(number(report.compiled), "compiled")
     if report.waited:
-        tile(str(report.waited), "waited for")
+        tile(number(report.waited), "waited for")
     if report.failed:
-        tile(str(report.failed), "failed")
+        tile(number(report.failed), "failed")
     if report.open:
-        tile(str(report.open), "open")
+        tile(number(report.open), "open")
     if report.spent > 0:
         tile(seconds(report.spent), "of compiling, over all workers")
     if report.calls > report.distinct > 0:
-        tile(f"{report.calls} → {report.distinct}", "fragment calls to fragments")
-    made = sum(number for _, _, number in report.sizes.artifacts)
+        tile(f"{number(report.calls)} → {number(report.distinct)}", "fragment calls to fragments")
+    made = sum(taken for _, _, taken in report.sizes.artifacts)
     if made:
         tile(size(made), "of artifacts")
     for name, value in report.peak_rss_bytes:
@@ -135,7 +140,9 @@ def rows_words(report: Report, shown: int) -> str:
     words = "Failures first, then by the time their compilation took, then what came from the cache."
     if shown < report.total:
         rest = report.total - shown
-        words += f" The first {shown} of {report.total}; the other {rest} are in the trace and in `explain`."
+        words += (
+            f" The first {shown} of {number(report.total)}; the other {number(rest)} are in the trace and in `explain`."
+        )
     return words + " The time of a hit is what it took when it was made."
 
 
@@ -143,7 +150,8 @@ def dedup(report: Report) -> str:
     """How calls share fragments."""
     if not report.calls:
         return "How often each entry calls fragments, and how many of those are different."
+    sharing = max(0, report.calls - report.distinct)
     return (
         f"{count(report.calls, 'fragment call')} in all, of {count(report.distinct, 'different fragment')}: "
-        f"{report.calls - report.distinct} share another's."
+        f"{number(sharing)} {'shares' if sharing == 1 else 'share'} another's."
     )

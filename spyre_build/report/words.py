@@ -6,7 +6,7 @@ import time
 
 from spyre_build.cli.output import size
 
-__all__ = ["clean", "count", "moment", "percent", "seconds", "size"]
+__all__ = ["clean", "clean_block", "count", "moment", "number", "percent", "seconds", "size"]
 
 MAX_TEXT = 300
 
@@ -34,9 +34,14 @@ def percent(part: float) -> str:
     return f"{part * 100:.0f} %"
 
 
-def count(number: int, noun: str, plural: str = "") -> str:
+def count(value: int, noun: str, plural: str = "") -> str:
     """`1 fragment`, `2 fragments`."""
-    return f"{number:,} {noun if number == 1 else plural or noun + 's'}".replace(",", "\N{NO-BREAK SPACE}")
+    return f"{number(value)} {noun if value == 1 else plural or noun + 's'}"
+
+
+def number(value: int) -> str:
+    """`9800`, `10 000`."""
+    return str(value) if abs(value) < 10_000 else f"{value:,}".replace(",", "\N{NO-BREAK SPACE}")
 
 
 def moment(epoch: float) -> str:

@@ -128,8 +128,14 @@ def test_ten_thousand_actions_give_a_bounded_page(cache):
     text = page(cache, record)
     assert len(text.encode()) < MAX_PAGE_BYTES
     found = check(text)
-    assert "The first 200 of 10000" in found.text
+    assert "The first 200 of 10 000" in found.text
     assert "more fragments failed" in found.text
+
+
+def test_many_compilations_in_a_row_are_told_together(cache):
+    found = check(page(cache, huge(10_000)))
+    assert "494 shorter compilations in a row" in found.text
+    assert "waiting" in found.text
 
 
 def test_logs_full_of_markup_leave_the_page_bounded(cache):
