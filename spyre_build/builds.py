@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from spyre_cache.cache import Cache
+    from spyre_cache.claims import Claims
 
 MAX_BUILD_BYTES = 16 << 20
 _KEY = re.compile(r"[0-9a-f]{64}")
@@ -123,23 +124,38 @@ def find(cache: Cache, name: str) -> BuildRecord:
         raise InvalidRecordError(f"build {found[0]} is kept but unreadable: {error}") from None
 
 
-def state(cache: Cache, record: BuildRecord) -> str:
-    """A build's status; `died` for one that says it runs but whose process has let go of its lease."""
+def state(cache: Cache, record: BuildRecord, claims: Claims | None = None) -> str:
+    """A build's status; of those that say they run, `left` when nobody drives it any more and somebody could go on
+    (`watch`, or a worker of the fleet), `died` when nobody can.
+
+    Raises:
+        CacheUnavailableError: the claims cannot be reached.
+    """
+    if record.status != "running" or is_held_here(cache, record.id):
+        return record.status
+    if claims is not None:
+        from spyre_build.taking import is_driven
+
+        if is_driven(claims, record.id):
+            return "running"
+    return "died" if record.plan is None else "left"
+
+
+def is_held_here(cache: Cache, build: str) -> bool:
+    """Whether a living process of this machine has the build's lease."""
     from spyre_cache.leases import is_live
 
-    if record.status == "running" and not is_live(cache.path / "leases" / record.id, 0.0):
-        return "died"
-    return record.status
+    return is_live(cache.path / "leases" / build, 0.0)
 
 
-def as_json(cache: Cache, record: BuildRecord) -> dict[str, Any]:
+def as_json(cache: Cache, record: BuildRecord, claims: Claims | None = None) -> dict[str, Any]:
     """A build for `status --json`."""
     return {
         "build": record.id,
         "started": record.started,
         "spec": record.spec,
         "name": record.name,
-        "status": state(cache, record),
+        "status": state(cache, record, claims),
         "manifest": record.manifest or None,
         "error": record.error or None,
         "actions": [

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from spyre_build.errors import MissingPieceError, TensorFileError, UsageError
-from spyre_build.golden import golden_tensors, verification_of
+from spyre_build.golden import golden_tensors
 from spyre_build.inspection import read_manifest, slot_spec
+from spyre_build.statements import verification_of
 from spyre_build.tensorfile import read_tensors, write_tensors
 from spyre_cache.errors import InvalidRecordError
 from spyre_cache.objects.fragment import SymSpec, TensorSpec

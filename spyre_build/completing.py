@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from spyre_build.doctor import cannot_run
 from spyre_build.errors import CompilationError, MissingPieceError, TargetError
-from spyre_build.events import Events, NullEvents, Outcome
+from spyre_build.events import Events, NullEvents
 from spyre_cache.errors import BlobNotFoundError
 from spyre_cache.objects.action import Action, ActionResult
 from spyre_cache.objects.manifest import Artifact, Manifest
@@ -98,12 +97,12 @@ def _compile(
     imports: tuple[str, ...],
     events: Events,
 ) -> list[Artifact]:
-    from spyre_workers.local import LocalPool
+    from spyre_build.driving import compile_actions
     from spyre_workers.toolchain import toolchain
 
     tools = toolchain()
     numbers: dict[str, int] = {}
-    todo: list[Action] = []
+    todo: dict[str, Action] = {}
     found: dict[int, ActionResult] = {}
     for index in lacking:
         action = Action(fragment=manifest.fragments[index], target=target, toolchain=tools)
@@ -113,20 +112,15 @@ def _compile(
         if hit is not None and hit.status == "ok":
             found[index] = hit
         else:
-            todo.append(action)
+            todo[action.key()] = action
     events.planned(len(lacking), len(found))
     if todo:
         events.phase("compile")
-        with LocalPool(cache.blobs, jobs=jobs, imports=imports) as pool:
-            began = time.monotonic()
-            for action, result in pool.run(todo):
-                good = result.status == "ok"
-                outcome: Outcome = "compiled" if good else "failed"
-                events.finished(str(action.fragment), target.name, outcome, time.monotonic() - began)
-                if not good:
-                    said = result.failure.message if result.failure is not None else "no reason was given"
-                    raise CompilationError(f"fragment {action.fragment.short} for {target.name}: {said}")
-                found[numbers[action.key()]] = cache.actions.put(result)
+        for key, result in compile_actions(cache, todo, jobs=jobs, imports=imports, events=events).items():
+            if result.status != "ok":
+                said = result.failure.message if result.failure is not None else "no reason was given"
+                raise CompilationError(f"fragment {todo[key].fragment.short} for {target.name}: {said}")
+            found[numbers[key]] = result
     return [_artifact(index, target, result) for index, result in found.items()]
 
 
@@ -139,7 +133,7 @@ def _artifact(index: int, target: Target, result: ActionResult) -> Artifact:
 
 def _carry_over(cache: Cache, old: Digest, new: Digest) -> None:
     """The golden vectors are about the model, so they hold for its other form as well."""
-    from spyre_build.golden import attach_verification, verification_of
+    from spyre_build.statements import attach_verification, verification_of
 
     try:
         verification = verification_of(cache, old)

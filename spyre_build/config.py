@@ -52,6 +52,7 @@ class Settings:
     weights: WeightMode = "store"
     jobs: int | None = None
     audit: float = 0.0
+    broker: str | None = None
     origins: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     project: Path | None = None
 

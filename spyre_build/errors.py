@@ -113,6 +113,18 @@ class BuildNotFoundError(UsageError):
     default_hint = "`spyre-build status` lists the builds that this cache knows"
 
 
+class BuildTakenError(UsageError):
+    """Another process drives this build already."""
+
+    default_hint = "`spyre-build watch BUILD` follows it"
+
+
+class BuildCancelledError(BuildError):
+    """Somebody cancelled this build; what was compiled is kept."""
+
+    default_hint = "the same submit goes on from what was compiled"
+
+
 class InfrastructureError(BuildError):
     """The cache or another service cannot be reached or written; trying again later may work."""
 

@@ -11,7 +11,10 @@ class Events(Protocol):
     """Listens to a build. Called from one thread, in order; must be quick and must not raise."""
 
     def phase(self, name: str) -> None:
-        """A phase begins: import, capture, partition, lookup, compile, verify, publish. The one before has ended."""
+        """A phase begins: import, capture, partition, lookup, dispatch, publish, record, compile, verify.
+
+        Compiling goes on elsewhere from `dispatch` on.
+        """
 
     def planned(self, total: int, hits: int) -> None:
         """The plan is made: `total` distinct (fragment, target) pairs, `hits` of them already in the cache."""

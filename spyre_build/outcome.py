@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from spyre_build.frontend.model import Model
-    from spyre_build.plan import Plan, PlannedAction
     from spyre_cache.digest import Digest
-    from spyre_cache.objects.action import ActionResult
+    from spyre_cache.objects.plan import PlanRecord
 
-Status = Literal["ok", "partial", "failed"]
+Status = Literal["running", "ok", "partial", "failed"]
 
 
 @dataclass
@@ -23,7 +22,8 @@ class Build:
     Attributes:
         id: name of the build in its cache.
         manifest: digest of the precompiled model; None when nothing could be published.
-        status: `partial` when some fragments failed, `failed` when all did or verification did.
+        status: `partial` when some fragments failed, `failed` when all did or verification did; `running` for one that
+            was detached.
         actions: counters over distinct (fragment, target).
         seconds: wall-clock time by phase.
         peak_rss_bytes: `plan` of this process until dispatch, `compile` of the largest compiling process.
@@ -56,18 +56,22 @@ class Build:
             "notes": self.notes,
         }
 
-    def count(self, model: Model, plan: Plan, results: Mapping[str, ActionResult]) -> None:
-        """Fills in counters over distinct (fragment, target), entries, failures and status."""
-        failed = [planned for planned in plan.actions if results[planned.key].status == "failed"]
-        hits = [planned for planned in plan.actions if planned.key in plan.hits and planned not in failed]
-        calls = sum(len(program.steps) for program in model.programs)
+    def count(self, plan: PlanRecord, outcomes: Mapping[str, str]) -> None:
+        """Fills in counters over distinct (fragment, target), entries and status; failures are the caller's to add.
+
+        Args:
+            plan: what was to be done.
+            outcomes: `hit`, `compiled`, `waited` or `failed`, by action key.
+        """
+        tally = Counter(outcomes[planned.action] for planned in plan.actions)
+        calls = sum(len(program.steps) for program in plan.programs)
         self.actions = {
             "total": len(plan.actions),
-            "hit": len(hits),
-            "compiled": len(plan.actions) - len(hits) - len(failed),
-            "waited": 0,
-            "failed": len(failed),
-            "deduplicated": calls - len(model.pool.fragments),
+            "hit": tally["hit"],
+            "compiled": tally["compiled"],
+            "waited": tally["waited"],
+            "failed": tally["failed"],
+            "deduplicated": calls - len(plan.fragments),
         }
         self.entries = [
             {
@@ -75,29 +79,6 @@ class Build:
                 "calls": len(program.steps),
                 "unique": len({step.fragment for step in program.steps}),
             }
-            for program in model.programs
+            for program in plan.programs
         ]
-        self.failures = [failure_words(planned, results[planned.key], model) for planned in failed]
-        self.status = "ok" if not failed else "failed" if len(failed) == len(plan.actions) else "partial"
-
-
-def failure_words(planned: PlannedAction, result: ActionResult, model: Model) -> dict[str, Any]:
-    """A failed fragment in the user's words: operators with the lines of the model they come from."""
-    failure = result.failure
-    assert failure is not None  # a failed result says why
-    origins = model.pool.origins[planned.fragment]
-    nodes = []
-    for index in failure.nodes:
-        if 0 <= index < len(origins):
-            origin = origins[index]
-            place = " at " + origin.source if origin.source else ""
-            where = f" ({origin.module})" if origin.module else ""
-            nodes.append(f"{origin.op}{place}{where}")
-    return {
-        "fragment": str(planned.action.fragment),
-        "target": planned.action.target.name,
-        "kind": failure.kind,
-        "error": failure.message,
-        "nodes": nodes or list(failure.ops),
-        "action": planned.key,
-    }
+        self.status = "ok" if not tally["failed"] else "failed" if tally["failed"] == len(plan.actions) else "partial"

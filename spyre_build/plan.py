@@ -1,19 +1,18 @@
-"""Programs and targets to actions: what is to be compiled, and what the cache has already."""
+"""Programs and targets to actions: what there is to be compiled."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from spyre_build.errors import TargetError
 from spyre_cache.errors import InvalidRecordError
-from spyre_cache.objects.action import Action, ActionResult
+from spyre_cache.objects.action import Action
 from spyre_cache.objects.target import TARGETS, Target, Toolchain, parse_target
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from spyre_cache.cache import Cache
     from spyre_cache.digest import Digest
 
 
@@ -24,24 +23,6 @@ class PlannedAction:
     fragment: int
     action: Action
     key: str
-
-
-@dataclass
-class Plan:
-    """What a build will do.
-
-    Attributes:
-        actions: every distinct (fragment, target), fragments in order of first use.
-        hits: results the cache has, by key.
-    """
-
-    actions: list[PlannedAction]
-    hits: dict[str, ActionResult] = field(default_factory=dict)
-
-    @property
-    def missing(self) -> list[PlannedAction]:
-        """What is to be compiled."""
-        return [planned for planned in self.actions if planned.key not in self.hits]
 
 
 def choose_targets(names: Sequence[str] | None) -> tuple[Target, ...]:
@@ -88,19 +69,13 @@ def default_target() -> str:
     return fitting[-1]
 
 
-def make_plan(fragments: Sequence[Digest], targets: Sequence[Target], toolchain: Toolchain, salt: str = "") -> Plan:
-    """The actions of a model; pure."""
+def make_plan(
+    fragments: Sequence[Digest], targets: Sequence[Target], toolchain: Toolchain, salt: str = ""
+) -> list[PlannedAction]:
+    """The actions of a model, one for each distinct (fragment, target), fragments in order of first use; pure."""
     actions = []
     for index, digest in enumerate(fragments):
         for target in targets:
             action = Action(fragment=digest, target=target, toolchain=toolchain, salt=salt)
             actions.append(PlannedAction(index, action, action.key()))
-    return Plan(actions)
-
-
-def look_up(plan: Plan, cache: Cache) -> None:
-    """Fills in what the cache has: successes whose outputs are all there, and failures still remembered."""
-    for planned in plan.actions:
-        result = cache.actions.get(planned.key)
-        if result is not None:
-            plan.hits[planned.key] = result
+    return actions

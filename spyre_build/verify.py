@@ -125,7 +125,7 @@ def everything_of(cache: Cache, digest: Digest, manifest: Manifest) -> dict[Dige
         found |= {output.digest: f"artifact for {artifact.target}" for output in artifact.outputs}
     found |= {entry.digest: f"weight {entry.name}" for entry in manifest.weights if entry.digest is not None}
     found |= {said.blob: "statement" for said in cache.statements.list(digest)}
-    from spyre_build.golden import verification_of
+    from spyre_build.statements import verification_of
 
     try:
         verification = verification_of(cache, digest)
@@ -162,7 +162,7 @@ def damaged_blobs(
 def _results(
     cache: Cache, digest: Digest, manifest: Manifest, device: str, weights: Path | None
 ) -> tuple[Replay, Check]:
-    from spyre_build.golden import verification_of
+    from spyre_build.statements import verification_of
 
     verification = verification_of(cache, digest)
     if verification is None:

@@ -14,7 +14,7 @@ from spyre_cache.objects.action import Action, ActionResult
 from spyre_cache.objects.release import Envelope
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from spyre_cache.root import Root
@@ -65,6 +65,10 @@ class ActionCache:
             return None
         self._used(path, result)
         return result
+
+    def get_many(self, keys: Iterable[str]) -> dict[str, ActionResult]:
+        """The valid results among these actions, by key."""
+        return {key: found for key in keys if (found := self.get(key)) is not None}
 
     def put(self, result: ActionResult) -> ActionResult:
         """Stores a result unless there is a valid one, and gives the one that counts from now on.

@@ -78,6 +78,11 @@ class Cache:
         """
         return cls(Root(_local(url), read_only=read_only, fs=fs))
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether other machines may share it: it has a durable tier beyond this directory."""
+        return False
+
     def put_manifest(self, manifest: Manifest) -> Digest:
         """Stores and registers a manifest, after everything put before it is durable."""
         self.blobs.flush()

@@ -24,6 +24,11 @@ CLAIM_SECONDS = 24 * 3600.0
 MAX_CLAIM_BYTES = 64 << 10
 
 
+def cancel_token(build: str) -> str:
+    """The token that lives once a build has been cancelled: nobody begins a run on its behalf any more."""
+    return f"cancelled-{build}"
+
+
 class Crash(Record, frozen=True, kw_only=True):
     """One run that ended without a result: who ran it, and what is known of why.
 

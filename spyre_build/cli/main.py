@@ -11,7 +11,21 @@ from typing import Any, NoReturn, TextIO
 import typer
 from typer.core import TyperGroup
 
-from spyre_build.cli import cache, doctor, explain, inspect, logs, replay, report, run, status, submit, verify
+from spyre_build.cli import (
+    cache,
+    cancel,
+    doctor,
+    explain,
+    inspect,
+    logs,
+    replay,
+    report,
+    run,
+    status,
+    submit,
+    verify,
+    watch,
+)
 from spyre_build.cli.failure import INTERRUPTED, Failure, describe
 from spyre_build.cli.output import Result, reserved_stdout, write_json, write_lines
 
@@ -108,7 +122,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (submit, status, logs, explain, report, inspect, run, verify, replay):
+for module in (submit, status, watch, cancel, logs, explain, report, inspect, run, verify, replay):
     app.command()(module.command)
 app.add_typer(cache.app, name="cache")
 app.command()(doctor.command)

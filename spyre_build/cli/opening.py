@@ -10,6 +10,7 @@ from spyre_build import config
 
 if TYPE_CHECKING:
     from spyre_cache.cache import Cache
+    from spyre_cache.claims import Claims
 
 
 def settings_of(cache: str | None, **flags: object) -> config.Settings:
@@ -35,3 +36,15 @@ def open_cache(cache: str | None, *, writing: bool = False) -> Cache:
     path = Path(settings_of(cache).cache)
     locked = path.is_dir() and not os.access(path, os.W_OK)
     return Cache.open(path, read_only=locked and not writing)
+
+
+def claims_of(cache: Cache, broker: str | None) -> Claims | None:
+    """The broker's claims, which tell what builds are driven elsewhere; None without a broker.
+
+    Raises:
+        CacheUnavailableError: the broker cannot be reached.
+    """
+    from spyre_workers.opening import open_claims
+
+    url = settings_of(None, broker=broker).broker
+    return None if url is None else open_claims(url, cache)

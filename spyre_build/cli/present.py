@@ -22,21 +22,26 @@ def _short(digest: str) -> str:
 
 def build_lines(data: Mapping[str, Any]) -> list[str]:
     """What `submit` made."""
-    actions = data["actions"]
-    lines = table(("ENTRY", "CALLS", "UNIQUE"), [(e["name"], e["calls"], e["unique"]) for e in data["entries"]])
-    lines.append("")
-    lines.append(
-        f"{actions['total']} actions: {actions['hit']} hit, {actions['compiled']} compiled, "
-        f"{actions['waited']} waited, {actions['failed']} failed; "
-        f"{actions['deduplicated']} calls share another's fragment"
-    )
-    seconds = data["seconds"]
-    parts = ", ".join(f"{name} {value:.1f}" for name, value in seconds.items() if name != "total" and value >= 0.05)
-    lines.append(f"{seconds['total']:.1f} s ({parts})" if parts else f"{seconds['total']:.1f} s")
+    actions, seconds = data["actions"], data["seconds"]
+    rows = [(e["name"], e["calls"], e["unique"]) for e in data["entries"]]
+    lines = [*table(("ENTRY", "CALLS", "UNIQUE"), rows), ""] if rows else []
+    if actions:
+        lines.append(
+            f"{actions['total']} actions: {actions['hit']} hit, {actions['compiled']} compiled, "
+            f"{actions['waited']} waited, {actions['failed']} failed; "
+            f"{actions['deduplicated']} calls share another's fragment"
+        )
+    if seconds:
+        parts = ", ".join(f"{name} {value:.1f}" for name, value in seconds.items() if name != "total" and value >= 0.05)
+        lines.append(f"{seconds['total']:.1f} s ({parts})" if parts else f"{seconds['total']:.1f} s")
     for failure in data["failures"]:
         lines.append(f"failed {_short(failure['fragment'])} for {failure['target']}: {failure['error']}")
         lines += [f"    {node}" for node in failure["nodes"]]
     lines.append(f"{data['status']}: build {data['build']}")
+    if data.get("error"):
+        lines.append(f"  {data['error']}")
+    if data["status"] == "running":
+        lines.append(f"`spyre-build watch {data['build']}` follows it")
     if data["manifest"]:
         lines.append(f"{data['name']} is {data['manifest']}")
     return lines

@@ -1,11 +1,14 @@
 """`submit`: compile a model."""
 
-from typing import Annotated
+import time
+from typing import Annotated, Any
 
 import typer
 
-from spyre_build.cli.options import CacheOption, JsonOption, TargetOption
+from spyre_build.cli.options import BrokerOption, CacheOption, JsonOption, TargetOption
 from spyre_build.cli.output import Result
+
+PLAN = "plan:"
 
 
 def submit(
@@ -13,7 +16,8 @@ def submit(
         str,
         typer.Argument(
             metavar="SPEC",
-            help="path/to/file.py:factory, package.module:factory, or a directory with a Hugging Face config.json.",
+            help="path/to/file.py:factory, package.module:factory, a directory with a Hugging Face config.json, or "
+            "plan:BUILD to build once more from the plan of an earlier build.",
         ),
     ],
     *,
@@ -39,15 +43,24 @@ def submit(
     jobs: Annotated[int | None, typer.Option(help="Parallel compilations. Default: one a core.")] = None,
     audit: Annotated[float | None, typer.Option(metavar="PCT", help="Compile this share twice and compare.")] = None,
     cache: CacheOption = None,
+    broker: BrokerOption = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Come back once all is handed out; the workers finish the build.")
+    ] = False,
+    replay: Annotated[
+        bool, typer.Option(help="Replay golden vectors of a plan:BUILD; without, nothing is released.")
+    ] = True,
     _json: JsonOption = False,
 ) -> Result:
     """Compile a model without a device."""
     from spyre_build import progress
     from spyre_build.cli.opening import settings_of
-    from spyre_build.cli.present import build_lines
 
-    settings = settings_of(cache, targets=target, weights=weights, jobs=jobs, audit=audit)
+    started = time.time()
+    settings = settings_of(cache, targets=target, weights=weights, jobs=jobs, audit=audit, broker=broker)
     with progress.display() as events:
+        if spec.startswith(PLAN):
+            return _again(spec.removeprefix(PLAN), settings, events, detach=detach, replay=replay)
         events.phase("import")
         from spyre_build.submission import submit as build_model
 
@@ -63,9 +76,28 @@ def submit(
             events=events,
             seq=seq,
             batch=batch,
+            broker=settings.broker,
+            detach=detach,
+            started=started,
         )
-    data = build.to_json()
-    return Result(data=data, lines=build_lines(data), code=0 if data["status"] == "ok" else 1)
+    return _result(build.to_json())
+
+
+def _again(name: str, settings: Any, events: Any, *, detach: bool, replay: bool) -> Result:
+    from spyre_build.following import rebuild
+    from spyre_cache.cache import Cache
+
+    with Cache.open(settings.cache) as opened:
+        build = rebuild(
+            name, cache=opened, broker=settings.broker, jobs=settings.jobs, events=events, detach=detach, replay=replay
+        )
+    return _result(build.to_json())
+
+
+def _result(data: dict[str, Any]) -> Result:
+    from spyre_build.cli.present import build_lines
+
+    return Result(data=data, lines=build_lines(data), code=0 if data["status"] in {"ok", "running"} else 1)
 
 
 command = submit

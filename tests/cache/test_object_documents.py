@@ -36,7 +36,9 @@ def documents(open_documents):
 
 
 class TestObjectDocuments(DocumentConformance):
-    @pytest.fixture(params=["actions", "refs", "builds"])  # the kinds do not differ here, but for the form of their keys
+    @pytest.fixture(
+        params=["actions", "refs", "builds"]
+    )  # the kinds do not differ here, but for the form of their keys
     def kind(self, request):
         return request.param
 

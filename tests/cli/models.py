@@ -8,7 +8,8 @@ import torch
 from documents import layer, tensor
 
 from spyre_build.builds import BuildAction, BuildRecord, keep
-from spyre_build.golden import attach_verification, put_tensor
+from spyre_build.golden import put_tensor
+from spyre_build.statements import attach_verification
 from spyre_cache.cache import Cache
 from spyre_cache.objects.action import Action
 from spyre_cache.objects.manifest import Artifact, Manifest

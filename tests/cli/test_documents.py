@@ -26,13 +26,19 @@ def test_every_command_and_option_is_in_the_reference():
     for name, command in commands():
         assert name.split()[0] in COMMANDS
         for parameter in command.params:
-            for option in parameter.opts:
+            # Of `--replay/--no-replay` the one that is not the default is told.
+            for option in parameter.secondary_opts or ([] if parameter.hidden else parameter.opts):
                 if option.startswith("--"):
                     assert option in COMMANDS, (name, option)
 
 
 def test_every_option_in_the_reference_exists():
-    known = {option for _, command in commands() for parameter in command.params for option in parameter.opts} | COMMON
+    known = {
+        option
+        for _, command in commands()
+        for parameter in command.params
+        for option in (*parameter.opts, *parameter.secondary_opts)
+    } | COMMON
     assert set(re.findall(r"--[a-z][a-z-]*", COMMANDS)) <= known
 
 

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 from spyre_build.cli.main import app
-from spyre_build.golden import attach_verification
+from spyre_build.statements import attach_verification
 from spyre_cache.codec import encode
 from spyre_cache.objects.manifest import Manifest
 from spyre_cache.objects.program import Argument, Leaf, ListTree, Plain, Step, TupleTree, WeightEntry

@@ -157,7 +157,7 @@ def test_verify_artifact_of_another_fragment_names_the_fragment(cache_path):
             right, artifacts=(replace(right.artifacts[0], outputs=wrong.artifacts[0].outputs),)
         )  # fmt: skip
         digest = cache.put_manifest(swapped)
-        from spyre_build.golden import attach_verification, verification_of
+        from spyre_build.statements import attach_verification, verification_of
 
         attach_verification(cache, digest, verification_of(cache, cache.refs.resolve("layer:1")))
     found = call("verify", digest, "--cache", cache_path, code=1)

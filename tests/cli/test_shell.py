@@ -13,7 +13,20 @@ from typer.testing import CliRunner
 
 from spyre_build.cli.main import app
 
-COMMANDS = ["submit", "status", "logs", "explain", "inspect", "run", "verify", "replay", "report", "doctor"]
+COMMANDS = [
+    "submit",
+    "status",
+    "watch",
+    "cancel",
+    "logs",
+    "explain",
+    "inspect",
+    "run",
+    "verify",
+    "replay",
+    "report",
+    "doctor",
+]
 CACHE_COMMANDS = ["path", "stats", "ls", "verify", "gc", "pin", "unpin"]
 
 

@@ -2,13 +2,13 @@
 
 import torch
 
+from spyre_build.driving import compile_actions
 from spyre_build.errors import BuildError
 from spyre_build.frontend.model import build_model
 from spyre_build.frontend.partition import BlockPartition
-from spyre_build.plan import choose_targets, look_up, make_plan
+from spyre_build.plan import choose_targets, make_plan
 from spyre_build.tensors import store_weights, used_weights
 from spyre_cache.objects.manifest import Manifest
-from spyre_workers.local import LocalPool
 from spyre_workers.toolchain import toolchain
 
 
@@ -45,18 +45,12 @@ def warm(cache, specs, jobs=2):
             model = build_model(spec, BlockPartition.parse("blocks"))
         except BuildError:
             continue  # its own test says so
-        plan = make_plan(model.pool.digests, targets, tools, "")
-        look_up(plan, cache)
         for fragment in model.pool.fragments:
             cache.blobs.put(fragment.encoded())
-        for planned in plan.missing:
-            missing.setdefault(planned.key, planned.action)
-    if not missing:
-        return 0
-    with LocalPool(cache.blobs, jobs=jobs) as pool:
-        for action in missing.values():
-            cache.actions.describe(action)
-        for _, result in pool.run(list(missing.values())):
-            if result.status == "ok":
-                cache.actions.put(result)
+        for planned in make_plan(model.pool.digests, targets, tools):
+            if cache.actions.get(planned.key) is None:
+                missing.setdefault(planned.key, planned.action)
+    for action in missing.values():
+        cache.actions.describe(action)
+    compile_actions(cache, missing, jobs=jobs)
     return len(missing)

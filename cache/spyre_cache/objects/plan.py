@@ -26,7 +26,6 @@ class PlanRecord(Record, frozen=True, kw_only=True):
         release: name and version to release the result under; an empty version for the next whole number.
         golden: the verification record (golden vectors) to attach to the manifest and to replay, when there is one.
         verified: whether a release needs the golden vectors replayed where a host can.
-        imports: modules that declare the custom operators.
         notes: what a person should know, one line each.
     """
 
@@ -45,5 +44,4 @@ class PlanRecord(Record, frozen=True, kw_only=True):
     release: tuple[str, str] | None = None
     golden: Digest | None = None
     verified: bool = True
-    imports: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

@@ -1,0 +1,73 @@
+"""Where a build's compilations run: this machine's pool, or the workers behind a broker."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from spyre_build.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from spyre_cache.cache import Cache
+    from spyre_cache.claims import Claims
+    from spyre_workers.executor import Executor
+    from spyre_workers.messages import Urgency
+
+_HERE = {"localhost", "127.0.0.1", "::1"}
+
+
+@contextmanager
+def workshop(
+    cache: Cache,
+    broker: str | None,
+    *,
+    jobs: int | None = None,
+    imports: tuple[str, ...] = (),
+    urgency: Urgency = "interactive",
+) -> Iterator[tuple[Claims, Executor]]:
+    """Claims and an executor for one build; whatever way the block is left, nothing local goes on.
+
+    Args:
+        cache: where fragments are and results go.
+        broker: the URL of a Redis, or None for a pool on this machine.
+        jobs: compilations at once, of a pool.
+        imports: modules that define the custom operators; the workers of a fleet are started with theirs.
+        urgency: what the workers take first.
+
+    Raises:
+        UsageError: workers could not see this cache.
+        CacheUnavailableError: the broker cannot be reached.
+    """
+    from spyre_workers.opening import open_claims
+
+    claims = open_claims(broker, cache)
+    if broker is None:
+        from spyre_workers.bus import LocalBus
+        from spyre_workers.local import LocalExecutor
+
+        with LocalExecutor(cache, claims, LocalBus(), jobs=jobs, imports=imports) as pool:
+            yield claims, pool
+        return
+    check_shared(cache, broker)
+    from spyre_workers.celery_executor import CeleryExecutor  # type: ignore[import-not-found]  # lands next
+
+    with CeleryExecutor(broker, urgency=urgency) as executor:
+        yield claims, executor
+
+
+def check_shared(cache: Cache, broker: str) -> None:
+    """Refuses a cache that workers could not share.
+
+    Raises:
+        UsageError: it is a directory of this machine, and the broker serves others.
+    """
+    if cache.is_shared or (urlsplit(broker).hostname or "localhost") in _HERE:
+        return
+    raise UsageError(
+        f"workers behind a broker and this build meet in a shared cache, and {cache.path} is a directory of this "
+        "machine alone",
+        hint="--cache DIR,s3://bucket/prefix or DIR,file:///shared/dir (with redis://… between them if wanted)",
+    )
