@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 SCHEMES = ("s3", "gs", "az", "file")
 PARALLEL = 16  # requests under way at once
 CONNECT_SECONDS = 3
-REQUEST_SECONDS = 30  # for one request with at most a chunk of 2 MiB, or a document
-RETRIES = 4
-RETRY_SECONDS = 45
+REQUEST_SECONDS = 10  # for one request with at most a chunk of 2 MiB, or a document
+RETRIES = 5
+RETRY_SECONDS = 15  # after so long no other try is begun
 MAX_OBJECT_BYTES = 256 << 20
 _CLOCK = "clock"
 _CLOCK_SECONDS = 600.0  # how long a measured difference of clocks is believed
@@ -374,6 +374,8 @@ def _settings(scheme: str) -> dict[str, Any]:
 
 # --- errors ---
 
+_METADATA = "169.254.169.254"  # where clouds give credentials to their machines: asked when there are no others
+_FAILED = re.compile(r"Error performing ([A-Z]+ [^ ]+) in [0-9.]+[mµ]?s(?:, after ([0-9]+) retries[^-]*)? ?- (.*)")
 _CODE = re.compile(r"<Code>([^<]{1,100})</Code>")
 _MESSAGE = re.compile(r"<Message>([^<]{0,300})</Message>")
 _STATUS = re.compile(r"status code: ([0-9]{3} [A-Za-z ]{2,40})")
@@ -395,7 +397,7 @@ def translated(error: Exception, shown: str, doing: str) -> CacheUnavailableErro
             f"{shown} refuses the credentials ({said}); set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
             "or whatever your provider uses"
         )
-    if isinstance(error, UnauthenticatedError) or "EC2 metadata" in text or "InstanceCredential" in text:
+    if isinstance(error, UnauthenticatedError) or _METADATA in text:
         return CacheUnavailableError(
             f"{shown} was asked without credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
             "or whatever your provider uses"
@@ -408,11 +410,13 @@ def translated(error: Exception, shown: str, doing: str) -> CacheUnavailableErro
 
 def _said(text: str) -> str:
     """What a store answered, short and without secrets."""
+    text = " ".join(text.split())
+    failed = _FAILED.search(text)
+    tries = f" after {failed[2]} retries" if failed and failed[2] else ""
     code, message, status = _CODE.search(text), _MESSAGE.search(text), _STATUS.search(text)
     if code or status:
         parts = [status[1].strip() if status else "", code[1] if code else "", message[1] if message else ""]
-        tries = re.search(r"after ([0-9]+) retries", text)
-        said = ": ".join(part for part in parts if part) + (f" after {tries[1]} retries" if tries else "")
+        said = ": ".join(part for part in parts if part) + tries
     else:
-        said = " ".join(text.split())
+        said = f"{failed[1]}{tries}: {failed[3]}" if failed else text
     return _SECRET.sub(r"\1=…", said)[:400]
