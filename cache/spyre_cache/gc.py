@@ -8,16 +8,14 @@ finds nothing. Names go before what they name: results before outputs, manifests
 
 from __future__ import annotations
 
-import json
-import re
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from spyre_cache.codec import Record, check_depth
+from spyre_cache.codec import Record
 from spyre_cache.errors import CacheError, InvalidRecordError
 from spyre_cache.fs import translated
 from spyre_cache.leases import held_by, is_live, remove_if_unheld
-from spyre_cache.objects.release import Envelope
+from spyre_cache.mentions import mentions
 from spyre_cache.root import GC_LOCK
 from spyre_cache.stores.files import restore
 
@@ -29,7 +27,6 @@ if TYPE_CHECKING:
     from spyre_cache.digest import Digest
 
 _NAMED = ("actions", "documents", "manifests", "statements", "events")  # in the order in which they are dropped
-_PRINTED = re.compile(r"blake3:([0-9a-f]{64})")
 
 
 class Collected(Record, frozen=True, kw_only=True):
@@ -99,7 +96,7 @@ class _Marks:
                 self._hashes(held_by(lease))
         for build in cache.builds.list():
             if self._is_young(cache.path / "builds" / build):
-                self._hashes(_mentioned(cache.builds.get(build) or b""))
+                self._hashes(mentions(cache.builds.get(build) or b"").hashes)
 
     def _hashes(self, hashes: Iterable[str]) -> None:
         for item in hashes:
@@ -153,7 +150,7 @@ class _Marks:
                 data = self._cache.blobs.get(attached.blob)
             except CacheError:
                 continue
-            self._hashes(_mentioned(data))
+            self._hashes(mentions(data).hashes)
 
     def names(self, kind: str, path: Path) -> bool:
         """Whether a file under `actions/`, `manifests/` and so on is of something reachable."""
@@ -297,33 +294,3 @@ def _blocks(path: Path) -> int:
         return path.stat().st_blocks * 512
     except OSError:
         return 0
-
-
-def _mentioned(document: bytes) -> set[str]:
-    """Hashes of every digest in a JSON document, as a record or printed; into envelopes as well."""
-    found: set[str] = set()
-    stack: list[Any] = [_parsed(document)]
-    while stack:
-        item = stack.pop()
-        if isinstance(item, str):
-            found.update(_PRINTED.findall(item))
-        elif isinstance(item, list):
-            stack.extend(item)
-        elif isinstance(item, dict):
-            stack.extend(item.values())
-            if set(item) == {"hash", "size"} and isinstance(item["hash"], str):
-                found.add(item["hash"])
-            if {"payload", "payloadType"} <= set(item) and isinstance(item["payload"], str):
-                try:
-                    stack.append(_parsed(Envelope(payload=item["payload"], payloadType="").body()))
-                except ValueError:
-                    continue
-    return found
-
-
-def _parsed(document: bytes) -> Any:
-    try:
-        check_depth(document, "document")
-        return json.loads(document)
-    except (ValueError, InvalidRecordError, RecursionError):
-        return None

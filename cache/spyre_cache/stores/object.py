@@ -139,6 +139,17 @@ class ObjectStore(BlobStore):
     def get(self, digest: Digest) -> bytes:
         return b"".join(self.blocks(digest)) if is_chunked(digest.size) else self._small(digest)
 
+    def get_alone(self, digest: Digest) -> bytes:
+        """As `get`, with one request at a time: for use within `Objects.each`, whose threads must not wait for it."""
+        if not is_chunked(digest.size):
+            return self._small(digest)
+        stored = self._stored(digest)
+        pieces = map(self._chunk, chunks_of(stored.data, digest))
+        data = b"".join(piece for piece in pieces if isinstance(piece, bytes))
+        if Digest.of(data) != digest:
+            raise self._corrupt(digest, [stored.meta])
+        return data
+
     def _small(self, digest: Digest) -> bytes:
         stored = self._stored(digest)
         data = _plain(stored.data, digest)

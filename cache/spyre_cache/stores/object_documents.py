@@ -173,6 +173,11 @@ class ObjectDocuments(DocumentStore):
             self.objects.delete([path])
             return True
 
+    def remove_many(self, kind: Kind, keys: Iterable[str]) -> None:
+        """Removes documents whatever they are by now; those that are not there are no error."""
+        with self.objects.exclusive(kind):
+            self.objects.delete(document_path(kind, key) for key in keys)
+
     def close(self) -> None:
         """Ends the threads, which the blobs share."""
         self.objects.close()
