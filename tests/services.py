@@ -55,6 +55,8 @@ def free_ports(count: int) -> list[int]:
 class Server:
     """A child process that serves. `pause` freezes it: connections stand, answers do not come."""
 
+    patience = STOP_SECONDS
+
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._process: subprocess.Popen[bytes] | None = None
@@ -113,7 +115,7 @@ class Server:
             if number != signal.SIGKILL:
                 process.send_signal(signal.SIGCONT)
             try:
-                process.wait(STOP_SECONDS)
+                process.wait(self.patience)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
@@ -215,6 +217,8 @@ class Redis(Server):
 class Seaweed(Server):
     """A SeaweedFS with one bucket; `ACCESS_KEY` may do everything, `READER_KEY` only read."""
 
+    patience = 1.0  # it has written everything by then, and goes on waiting for its own parts
+
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
         self._renumber()
@@ -293,14 +297,14 @@ def s3_environment(endpoint: str) -> dict[str, str]:
     }
 
 
-Fault = Callable[[str, str], "tuple[int, str] | float | None"]
+Fault = Callable[[str, str], "tuple[int, str] | float | str | None"]
 
 
 class FaultyHttp:
     """Passes HTTP on to a real server, except what `fault(method, path)` decides otherwise.
 
-    A fault is `(status, body)` to answer with, seconds to wait before passing on (negative: close the connection
-    without a word), or None.
+    A fault is `(status, body)` to answer with, seconds to wait before passing on, `"drop"` to close the connection
+    without a word, `"lose"` to pass on and then close without the answer, or None.
     """
 
     def __init__(self, upstream_port: int, fault: Fault = lambda _method, _path: None) -> None:
@@ -321,10 +325,10 @@ class FaultyHttp:
                 if isinstance(fault, tuple):
                     self._answer(fault[0], [("Content-Type", "application/xml")], fault[1].encode())
                     return
-                if fault is not None and fault < 0:
+                if fault == "drop":
                     self.close_connection = True
                     return
-                time.sleep(fault or 0)
+                time.sleep(fault if isinstance(fault, (int, float)) else 0)
                 upstream = http.client.HTTPConnection("127.0.0.1", upstream_port, timeout=60)
                 try:
                     upstream.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
@@ -332,7 +336,11 @@ class FaultyHttp:
                         upstream.putheader(name, value)
                     upstream.endheaders(body)
                     answer = upstream.getresponse()
-                    self._answer(answer.status, answer.getheaders(), answer.read())
+                    content = answer.read()
+                    if fault == "lose":
+                        self.close_connection = True
+                    else:
+                        self._answer(answer.status, answer.getheaders(), content)
                 finally:
                     upstream.close()
 

@@ -25,7 +25,7 @@ def test_redis_restarted_with_and_without_its_data(new_redis):
 
 def test_redis_with_password_and_settings_refuses_strangers(new_redis):
     server = new_redis(password="secret", maxmemory="3mb")
-    with redis.Redis(port=server.port) as stranger, pytest.raises(redis.AuthenticationError):
+    with redis.Redis(port=server.port, retry=None) as stranger, pytest.raises(redis.AuthenticationError):
         stranger.ping()
     server.set(maxmemory_policy="allkeys-lru")
     with redis.Redis.from_url(server.url, decode_responses=True) as client:
