@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bench import cache, pairs
+from bench import cache, fleet, pairs
 
 NEEDS_BUILD = {"start", "steady", "memory"}
 MEASUREMENTS = {
@@ -21,6 +21,7 @@ MEASUREMENTS = {
     "steady": pairs.steady,
     "memory": pairs.memory,
     "plan": pairs.plan,
+    "presence": fleet.presence,
     "cache": lambda _scratch, rounds: cache.run(rounds=rounds),
 }
 
