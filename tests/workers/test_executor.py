@@ -102,7 +102,7 @@ def test_task_that_comes_twice_is_compiled_once(cache, describe):
 def test_child_killed_three_times_is_quarantined_with_who_and_why(cache, describe, server):
     claims, bus, again = DiskClaims(cache.root), LocalBus(), []
     place = Workplace(
-        cache=cache, claims=claims, bus=bus, server=server, worker="w1", again=again.append, limits=Limits(),
+        cache=cache, claims=claims, bus=bus, server=server, worker="w1", again=lambda *a: again.append(a), limits=lambda _: Limits(),
         heart=Heart(claims),
     )  # fmt: skip
     action = describe(slow(1))
@@ -131,7 +131,7 @@ def test_child_killed_three_times_is_quarantined_with_who_and_why(cache, describ
 def test_action_claimed_by_a_living_run_is_busy_and_by_a_dead_one_is_taken_over(cache, describe, server):
     claims, bus = DiskClaims(cache.root), LocalBus()
     place = Workplace(
-        cache=cache, claims=claims, bus=bus, server=server, worker="w1", again=lambda _: None, limits=Limits(),
+        cache=cache, claims=claims, bus=bus, server=server, worker="w1", again=lambda *_: None, limits=lambda _: Limits(),
         heart=Heart(claims),
     )  # fmt: skip
     action = describe(small(5))
@@ -149,7 +149,7 @@ def test_run_that_was_replaced_stops_and_says_so(cache, describe):
     action = describe(slow(2))
     with CompileServer() as own:
         place = Workplace(
-            cache=cache, claims=claims, bus=bus, server=own, worker="w1", again=lambda _: None, limits=Limits(),
+            cache=cache, claims=claims, bus=bus, server=own, worker="w1", again=lambda *_: None, limits=lambda _: Limits(),
             heart=Heart(claims, 0.1),
         )  # fmt: skip
         thread = threading.Thread(target=lambda: outcome.append(perform(task(action), place)))
@@ -169,7 +169,7 @@ def test_run_whose_token_lapsed_goes_on_when_nobody_took_over(cache, describe, s
     claims, bus, outcome = DiskClaims(cache.root), LocalBus(), []
     action = describe(slow(3))
     place = Workplace(
-        cache=cache, claims=claims, bus=bus, server=server, worker="w1", again=lambda _: None, limits=Limits(),
+        cache=cache, claims=claims, bus=bus, server=server, worker="w1", again=lambda *_: None, limits=lambda _: Limits(),
         heart=Heart(claims, 0.1),
     )  # fmt: skip
     thread = threading.Thread(target=lambda: outcome.append(perform(task(action), place)))

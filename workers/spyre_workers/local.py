@@ -73,14 +73,15 @@ class LocalExecutor(Executor):
         self._runs: set[Run] = set()
         self._stopped = False
         self._error: CacheError | None = None
+        allowed = limits or Limits()
         self._place = Workplace(
             cache=cache,
             claims=claims,
             bus=bus,
             server=self._server,
             worker=worker or f"{platform.node()}-{os.getpid()}",
-            again=self._tasks.put,
-            limits=limits or Limits(),
+            again=lambda task, _: self._tasks.put(task),
+            limits=lambda _: allowed,
             heart=Heart(claims),
         )
 

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from spyre_cache.claims import cancel_token
 from spyre_cache.codec import encode
 from spyre_cache.errors import CacheError, CacheUnavailableError
 from spyre_cache.objects.action import ActionResult, Failure, FailureKind
 from spyre_workers import states
 from spyre_workers.claiming import decide
 from spyre_workers.client import Cancelled, Run
-from spyre_workers.compile import Limits, compile_action
+from spyre_workers.compile import compile_action
 from spyre_workers.messages import Event
 from spyre_workers.states import Move, Refusal
 
@@ -30,16 +31,18 @@ if TYPE_CHECKING:
     from spyre_cache.objects.action import Action
     from spyre_workers.bus import Bus
     from spyre_workers.client import CompileServer
+    from spyre_workers.compile import Limits
     from spyre_workers.heart import Heart
     from spyre_workers.messages import Task
     from spyre_workers.states import Answer
 
 Outcome = Literal[
-    "hit", "compiled", "unsupported", "failed", "crashed", "quarantined", "busy", "lost", "cancelled", "invalid"
-]
+    "hit", "compiled", "unsupported", "failed", "crashed", "quarantined", "busy", "lost", "cancelled", "unwanted",
+    "invalid",
+]  # fmt: skip
 """What came of a task: `hit` (there was a result), `compiled`, `unsupported` (a failure that is remembered), `failed`
 (time, memory, infrastructure), `crashed` (sent again), `quarantined`, `busy` (another run is at it), `lost` (another
-took over), `cancelled` (this process ends), `invalid` (no task)."""
+took over), `cancelled` (this process ends), `unwanted` (its build was cancelled), `invalid` (no task)."""
 
 _KEY = re.compile(r"[0-9a-f]{64}")
 _log = logging.getLogger(__name__)
@@ -56,7 +59,7 @@ class Workplace:
         server: compiles.
         worker: this worker's name.
         again: sends a task once more, after a crash.
-        limits: time and memory of each compilation.
+        limits: time and memory of an action's compilation.
         heart: keeps the runs' tokens alive.
     """
 
@@ -65,8 +68,8 @@ class Workplace:
     bus: Bus
     server: CompileServer
     worker: str
-    again: Callable[[Task], None]
-    limits: Limits
+    again: Callable[[Task, Action], None]
+    limits: Callable[[Action], Limits]
     heart: Heart
 
 
@@ -101,6 +104,9 @@ class _Performance:
         if action is None:
             self._fail(self._failure("infrastructure", "the action's document is in no tier of this worker's cache"))
             return "failed"
+        mark = cancel_token(self.task.build)
+        if mark in self.place.claims.alive([mark]):
+            return "unwanted"
         self.place.claims.begin(self.token)
         try:
             refused = self._enter()
@@ -164,13 +170,13 @@ class _Performance:
                 result = compile_action(
                     action,
                     self.place.cache.blobs,
-                    limits=self.place.limits,
+                    limits=self.place.limits(action),
                     server=self.place.server,
                     builder=self.place.worker,
                     handle=self.handle,
                 )
                 result = msgspec.structs.replace(result, build=self.build)
-                return self._ended(result)
+                return self._ended(action, result)
         except Cancelled:
             if self.lost:
                 self._say("lost", seconds=time.monotonic() - began, text="another run took over")
@@ -184,12 +190,12 @@ class _Performance:
             _log.exception("action %s", self.task.action[:12])
             kind: FailureKind = "infrastructure" if isinstance(error, CacheError) else "crash"
             result = self._failure(kind, f"{type(error).__name__}: {error}"[:2000])
-            return self._ended(msgspec.structs.replace(result, build=self.build))
+            return self._ended(action, msgspec.structs.replace(result, build=self.build))
 
-    def _ended(self, result: ActionResult) -> Outcome:
+    def _ended(self, action: Action, result: ActionResult) -> Outcome:
         seconds = result.statistics.seconds
         if result.failure is not None and result.failure.kind == "crash":
-            return self._crashed(result)
+            return self._crashed(action, result)
         if result.failure is not None and result.failure.kind != "unsupported":
             self._leave(self._released)
             self._fail(result)
@@ -199,7 +205,7 @@ class _Performance:
         self._say("finished", seconds=seconds)
         return "compiled" if result.failure is None else "unsupported"
 
-    def _crashed(self, result: ActionResult) -> Outcome:
+    def _crashed(self, action: Action, result: ActionResult) -> Outcome:
         assert result.failure is not None
         why = result.failure.message
         answer = self._decide(
@@ -217,7 +223,7 @@ class _Performance:
             self._fail(msgspec.structs.replace(result, failure=Failure(kind="crash", message=text)))
             return "quarantined"
         self._say("crashed", seconds=result.statistics.seconds, text=why)
-        self.place.again(self.task)
+        self.place.again(self.task, action)
         return "crashed"
 
     def _died(self) -> str | None:

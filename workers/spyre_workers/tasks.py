@@ -1,0 +1,27 @@
+"""What Celery calls: hands each message to this process's station, and never lets one come round for ever."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from celery.exceptions import Reject
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+TASK = "spyre.compile"
+_log = logging.getLogger(__name__)
+
+
+def register(app: Celery) -> None:
+    """Gives an application its task."""
+
+    @app.task(name=TASK, bind=True, acks_late=True, ignore_result=True, shared=False)  # type: ignore[untyped-decorator,unused-ignore]
+    def compile_fragment(self: Any, *words: Any, **more: Any) -> None:  # noqa: ARG001
+        """One message; whatever it holds, it is acknowledged, unless it shall come again."""
+        from spyre_workers.station import current
+
+        message = words[0] if len(words) == 1 and not more else (words, more)
+        if not current().handle(message):
+            raise Reject("another worker shall have it", requeue=True)
