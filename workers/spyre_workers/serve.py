@@ -177,12 +177,14 @@ class _Worker:
         from spyre_workers.app import make_app
 
         app = make_app(self.broker)
+        app.set_default()  # the pool's threads look their task up in what is current
         # The plain controller: no banner, no signal handlers, no configuration of logs.
         controller = app.WorkController(
             hostname=f"{self.station.name}@spyre", pool="threads", concurrency=self.duties.slots, queues=self.queues,
             loglevel="WARNING", without_gossip=True, without_mingle=True, without_heartbeat=True,
         )  # fmt: skip
         self._announce()
+        self.station.heard = time.monotonic()
         _log.info("worker %s takes %s", self.station.name, ", ".join(self.queues))
         try:
             controller.start()
@@ -244,7 +246,7 @@ class _Worker:
         waiting = queued(self.client, self.address.shown, self.address.prefix, self.queues)
         self.station.metrics.waiting.set(waiting)
         if not waiting or self.station.busy >= self.duties.slots or self.station.draining:
-            self.station.heard = max(self.station.heard, time.monotonic() if not waiting else 0.0)
+            self.station.heard = time.monotonic()
             return
         silent = time.monotonic() - self.station.heard
         if silent < self.duties.deaf_seconds:
