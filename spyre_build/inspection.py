@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from spyre_cache.objects.fragment import ValueSpec
     from spyre_cache.objects.program import Argument, Program, WeightEntry
 
-_REF = re.compile(r"blake3:[0-9a-f]{6,64}|[a-z0-9][a-z0-9._-]{0,127}([:@][A-Za-z0-9][A-Za-z0-9._+-]{0,127})?")
+_REF = re.compile(
+    r"blake3:[0-9a-f]{6,64}|(?!blake3:)[a-z0-9][a-z0-9._-]{0,127}([:@][A-Za-z0-9][A-Za-z0-9._+-]{0,127})?"
+)
 DTYPE_BYTES = {"complex128": 16, "float64": 8, "int64": 8, "uint64": 8, "complex64": 8}
 DTYPE_BYTES |= dict.fromkeys(("float32", "int32", "uint32"), 4) | dict.fromkeys(("float16", "bfloat16", "int16"), 2)
 

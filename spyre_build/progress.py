@@ -8,6 +8,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, TextIO
 
+from spyre_build.cli.output import count
 from spyre_build.events import NullEvents
 
 if TYPE_CHECKING:
@@ -62,7 +63,8 @@ class PlainEvents:
     def planned(self, total: int, hits: int) -> None:
         """Says how much there is to do."""
         self._total, self._done = total, hits
-        self._line(f"{total} fragments for their targets: {hits} in the cache, {total - hits} to compile")
+        whose = "its target" if total == 1 else "their targets"
+        self._line(f"{count(total, 'fragment')} for {whose}: {hits} in the cache, {total - hits} to compile")
 
     def started(self, fragment: str, target: str) -> None:
         """Nothing: the end of a compilation tells enough."""

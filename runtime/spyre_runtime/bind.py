@@ -104,6 +104,8 @@ class _TensorCheck:
                 why = "; it belongs to a torch.func transform (vmap, grad, jvp), which compiled code cannot follow"
             elif value.dtype is not self.dtype:
                 why = f"; convert it with .to(torch.{self.spec.dtype}), or build an entry for that dtype"
+            elif value.dim() == len(self.shape):
+                why = "; build an entry of that shape, or mark the dimension in its dynamic_shapes"
         return ArgumentError(f"the argument {self.label} is {self.describe()}, but {came} came{why}")
 
 
@@ -203,7 +205,7 @@ class Binder:
             size = leaves[index].shape[dim]
             if size < lowest or (highest is not None and size > highest):
                 most = "any size" if highest is None else str(highest)
-                raise ArgumentError(f"dim {dim} of {label} is from {lowest} to {most}, but {size} came")
+                raise ArgumentError(f"dim {dim} of {label} is from {lowest} to {most}, but {size} came{_WIDER}")
             sizes[name] = size
         for check in self._symbolic:
             shape = leaves[check.index].shape
@@ -238,6 +240,9 @@ class Binder:
                     raise ArgumentError(
                         f"the argument {check.label} is written to, but shares memory with {other.label}: pass a clone"
                     )
+
+
+_WIDER: Final = ": build the entry with a wider range in its dynamic_shapes, or another entry"
 
 
 def _rank_differs(value: torch.Tensor, check: _TensorCheck) -> bool:

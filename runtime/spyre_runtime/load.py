@@ -70,6 +70,13 @@ class Entry:
         self._executables = executables
         self._last = executables[0]
 
+    def __repr__(self) -> str:
+        programs = [executable.program for executable in self._executables]
+        names = [argument.label for argument in programs[0].arguments if argument.value is None]
+        shown = ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
+        sizes = f" in {len(programs)} buckets" if len(programs) > 1 else ""
+        return f"{self.name}({shown}){sizes}"
+
     @property
     def buckets(self) -> tuple[tuple[tuple[str, int], ...], ...]:
         """Sizes by name of every bucket."""
@@ -126,6 +133,10 @@ class LoadedModel:
         self.manifest, self.digest, self.device, self.notes = manifest, digest, device, notes
         self._entries = entries
         self._only = next(iter(entries.values())) if len(entries) == 1 else None
+
+    def __repr__(self) -> str:
+        calls = ", ".join(map(repr, self._entries.values()))
+        return f"<LoadedModel blake3:{self.digest.short} on {self.device}: {calls}>"
 
     @property
     def entries(self) -> tuple[str, ...]:
@@ -214,7 +225,9 @@ def load(
         entries.setdefault(program.name, []).append(
             Executable(program, calls, tensors, lock=lock if stateful else None, classes=classes, plain=plain)
         )
-    notes = (*loaded.notes, *loader.notes())
+    others = weights is not None and record.weight_mode == "store"
+    replaced = ("the weights that the model stores are not used: others were given",) if others else ()
+    notes = (*replaced, *loaded.notes, *loader.notes())
     return LoadedModel(record, digest, device, {name: Entry(name, group) for name, group in entries.items()}, notes)
 
 

@@ -73,7 +73,21 @@ def read_file(path: Path) -> dict[str, torch.Tensor]:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _malformed(path, str(error)) from None
     data = memory[8 + length :]
-    return {name: _tensor(path, name, entry, data) for name, entry in parsed.items()}
+    found = {name: _tensor(path, name, entry, data) for name, entry in parsed.items()}
+    _check_apart(path, parsed)
+    return found
+
+
+def _check_apart(path: Path, entries: dict[str, _Entry]) -> None:
+    """No two tensors share a byte: state that is written to would change its neighbour."""
+    last, before = 0, ""
+    for name, entry in sorted(entries.items(), key=lambda item: item[1].data_offsets):
+        start, end = entry.data_offsets
+        if start == end:
+            continue
+        if start < last:
+            raise _malformed(path, f"the tensors {before[:80]!r} and {name[:80]!r} share bytes")
+        last, before = end, name
 
 
 def read_directory(path: Path) -> dict[str, torch.Tensor]:

@@ -58,7 +58,7 @@ def load_weights(entries: Iterable[WeightEntry], blobs: LocalBlobStore, source: 
     if missing:
         raise WeightsError(_missing(missing, given=supplied is not None))
     extra = sorted(set(supplied or ()) - used)
-    notes = (f"{len(extra)} supplied tensors are not used by the model: {_list(extra)}",) if extra else ()
+    notes = (f"{_tensors(extra, 'supplied ')} not used by the model: {_list(extra)}",) if extra else ()
     return Weights(tensors, notes)
 
 
@@ -150,11 +150,19 @@ def _filled(target: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
 
 def _missing(names: list[str], *, given: bool) -> str:
     if given:
-        return f"the supplied weights lack {len(names)} tensors that the model needs: {_list(names)}"
+        return f"the supplied weights lack {len(names)} {_noun(names)} that the model needs: {_list(names)}"
     return (
-        f"this model was built without its weights, and {len(names)} tensors are needed: {_list(names)};"
+        f"this model was built without its weights, and {_tensors(names)} needed: {_list(names)};"
         " pass weights= a safetensors file, a directory of them, or a state dict"
     )
+
+
+def _noun(names: list[str]) -> str:
+    return "tensor" if len(names) == 1 else "tensors"
+
+
+def _tensors(names: list[str], which: str = "") -> str:
+    return f"{len(names)} {which}{_noun(names)} {'is' if len(names) == 1 else 'are'}"
 
 
 def _list(names: list[str]) -> str:

@@ -32,7 +32,7 @@ def stats(cache: CacheOption = None, _json: JsonOption = False) -> Result:
 
 @app.command()
 def ls(cache: CacheOption = None, _json: JsonOption = False) -> Result:
-    """List manifests with their releases and sizes."""
+    """List the models: manifests with their releases, targets and entries, and which are pinned."""
     from spyre_build import caching
     from spyre_build.cli.opening import open_cache
     from spyre_build.cli.present import listing_lines

@@ -6,11 +6,12 @@ Nothing here, nor at the top of a command's module, imports torch: `--help` answ
 import contextlib
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn, TextIO
+from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
 from typer.core import TyperGroup
 
+from spyre_build import __version__
 from spyre_build.cli import (
     cache,
     cancel,
@@ -122,6 +123,24 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"spyre-build {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    *,
+    _version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=_show_version)
+    ] = False,
+) -> None:
+    """Compile PyTorch models without a device; run the precompiled code on the device."""
+
+
 for module in (submit, status, watch, cancel, logs, explain, report, inspect, run, verify, replay):
     app.command()(module.command)
 app.add_typer(cache.app, name="cache")

@@ -109,6 +109,16 @@ def size(count: int) -> str:
     raise AssertionError
 
 
+def number(value: int) -> str:
+    """`9800`, `10 000`."""
+    return str(value) if abs(value) < 10_000 else f"{value:,}".replace(",", "\N{NO-BREAK SPACE}")
+
+
+def count(value: int, noun: str, plural: str = "") -> str:
+    """`1 fragment`, `2 fragments`."""
+    return f"{number(value)} {noun if value == 1 else plural or noun + 's'}"
+
+
 def one_line(text: str, limit: int = 2000) -> str:
     """The text with every run of white space made one space, and no control characters."""
     line = " ".join("".join(c if c.isprintable() or c.isspace() else "?" for c in text).split())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from spyre_build.cli.output import size, table
+from spyre_build.cli.output import count, size, table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,9 +27,9 @@ def build_lines(data: Mapping[str, Any]) -> list[str]:
     lines = [*table(("ENTRY", "CALLS", "UNIQUE"), rows), ""] if rows else []
     if actions:
         lines.append(
-            f"{actions['total']} actions: {actions['hit']} hit, {actions['compiled']} compiled, "
+            f"{count(actions['total'], 'action')}: {actions['hit']} hit, {actions['compiled']} compiled, "
             f"{actions['waited']} waited, {actions['failed']} failed; "
-            f"{actions['deduplicated']} calls share another's fragment"
+            f"{count(actions['deduplicated'], 'call shares', 'calls share')} another's fragment"
         )
     if seconds:
         parts = ", ".join(f"{name} {value:.1f}" for name, value in seconds.items() if name != "total" and value >= 0.05)
@@ -84,7 +84,7 @@ def log_lines(logs: Sequence[Mapping[str, Any]]) -> list[str]:
 def explanation_lines(build: BuildRecord, found: Sequence[Explanation]) -> list[str]:
     """One paragraph a fragment."""
     hits = sum(e.action.outcome == "hit" for e in found)
-    lines = [f"build {build.id}: {hits} of {len(found)} were in the cache"]
+    lines = [f"build {build.id}: {hits} of {count(len(found), 'fragment')} in the cache"]
     for e in found:
         name = f"{_short(str(e.action.fragment))} for {e.action.target}"
         if e.action.outcome == "hit":
@@ -125,7 +125,7 @@ def inspection_lines(data: Mapping[str, Any]) -> list[str]:
     lines += [*table(("FRAGMENT", "CALLS", "NODES", "GRAPH", "ARTIFACTS"), fragments), ""]
     weights = data["weights"]
     lines.append(
-        f"{weights['count']} weights, {size(weights['bytes'])}, {weights['stored']} of them in the cache "
+        f"{count(weights['count'], 'weight')}, {size(weights['bytes'])}, {weights['stored']} of them in the cache "
         f"(mode {data['weight_mode']})"
     )
     return lines
@@ -211,5 +211,5 @@ def findings_lines(data: Mapping[str, Any]) -> list[str]:
 def collection_lines(data: Mapping[str, Any]) -> list[str]:
     """What `cache gc` removed."""
     verb = "would remove" if data["dry_run"] else "removed"
-    gone = f"{verb} {data['blobs']} blobs and {data['actions']} results, {size(data['blob_bytes'])}"
-    return [f"{gone}; kept {data['kept_blobs']} blobs"]
+    gone = f"{verb} {count(data['blobs'], 'blob')} and {count(data['actions'], 'result')}, {size(data['blob_bytes'])}"
+    return [f"{gone}; kept {count(data['kept_blobs'], 'blob')}"]

@@ -111,10 +111,10 @@ def _dim(item: Any) -> DimSpec | None:
         return DimSpec(min=max(2, lower or 2), max=upper, may_be_static=hint == "AUTO")
     name = getattr(item, "__name__", "")
     if not name:
-        raise SpecError(f"a dynamic dimension is a torch.export.Dim, but {item!r} came")
+        raise SpecError(f"dynamic_shapes marks a dimension with a torch.export.Dim, but {item!r} came")
     if getattr(item, "root", None) is not None:
         raise SpecError(
-            f"dimension {name} is derived from another; only plain Dims are taken",
+            f"dynamic_shapes takes plain Dims only, but {name} is derived from another",
             hint="mark it with torch.export.Dim.DYNAMIC: the relation is found while tracing",
         )
     upper = getattr(item, "max", None)
@@ -133,7 +133,7 @@ def mark_dynamic(fake: torch.Tensor, dims: dict[int, DimSpec]) -> None:
         size = fake.shape[dim]
         if size < 2:
             raise SpecError(
-                f"a dynamic dimension has at least 2 elements in the example, but dim {dim} has {size}",
+                f"a dimension in dynamic_shapes has at least 2 elements in the example, but dim {dim} has {size}",
                 hint="give a larger example, or a separate entry for this size",
             )
         if spec.may_be_static:

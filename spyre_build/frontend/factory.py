@@ -114,7 +114,7 @@ def _user_code(what: str) -> Iterator[None]:
     except Exception as error:
         raise FactoryError(
             f"{what} raised {type(error).__name__}: {_first_line(error)}{_where(error)}",
-            hint="run the factory by itself: python -c 'from ... import ...; factory()'",
+            hint="call the factory in Python by itself: its whole traceback says more",
         ) from error
 
 

@@ -243,14 +243,14 @@ def _check_dims(
             raise CaptureError(
                 f"{what}: dim {dim} of {names[binding.leaf]} is marked dynamic, but the model takes only "
                 f"{spec.shape[dim]} there",
-                hint="make it static, give buckets, or remove the Python that depends on that size",
+                hint="leave it out of dynamic_shapes, give buckets, or remove the Python that depends on that size",
             )
     known = {text for spec in graph.inputs for text in _dims(spec)}
     loose = [name for name in graph.symbols if name not in known]
     if loose:
         raise CaptureError(
             f"{what}: the sizes {', '.join(loose)} cannot be read off any argument",
-            hint="mark whole dimensions of tensor arguments as dynamic",
+            hint="in dynamic_shapes, mark whole dimensions of tensor arguments",
         )
     graph.guards = [text for text in graph.guards if symbols_in(text) <= known]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from spyre_build.cli.output import size
+from spyre_build.cli.output import count, number, size
 
 __all__ = ["clean", "clean_block", "count", "moment", "number", "percent", "seconds", "size"]
 
@@ -32,16 +32,6 @@ def percent(part: float) -> str:
     if 0 < part < 0.01:
         return "< 1 %"
     return f"{part * 100:.0f} %"
-
-
-def count(value: int, noun: str, plural: str = "") -> str:
-    """`1 fragment`, `2 fragments`."""
-    return f"{number(value)} {noun if value == 1 else plural or noun + 's'}"
-
-
-def number(value: int) -> str:
-    """`9800`, `10 000`."""
-    return str(value) if abs(value) < 10_000 else f"{value:,}".replace(",", "\N{NO-BREAK SPACE}")
 
 
 def moment(epoch: float) -> str:

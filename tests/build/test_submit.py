@@ -10,8 +10,9 @@ from torch import nn
 
 import spyre_build
 from spyre_build import Entry, ModelSpec
-from spyre_build.errors import MissingPieceError
+from spyre_build.errors import MissingPieceError, UsageError
 from spyre_cache.cache import Cache
+from spyre_cache.errors import ReferenceError_
 from spyre_runtime.correct import compare
 from spyre_runtime.errors import WeightsError
 
@@ -214,3 +215,10 @@ def test_fragment_that_cannot_be_compiled_makes_the_build_partial_and_keeps_the_
 
 def test_cache_verifies_after_all_this(first, cache):
     assert [str(finding) for finding in cache.verify() if finding.is_error] == []
+
+
+@pytest.mark.parametrize("tag", ["a:", ":", ""])
+def test_tag_without_a_name_or_a_version_is_refused_before_anything_runs(tmp_path, tag):
+    with pytest.raises((UsageError, ReferenceError_)):
+        spyre_build.submit("nosuch.py:build", cache=tmp_path / "cache", tag=tag)
+    assert not (tmp_path / "cache").exists()

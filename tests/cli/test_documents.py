@@ -12,7 +12,7 @@ from spyre_build.config import load_settings
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = (ROOT / "docs/reference/commands.md").read_text()
-COMMON = {"--json", "--cache", "--help"}
+COMMON = {"--version", "--json", "--cache", "--help"}
 
 
 def commands():

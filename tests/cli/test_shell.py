@@ -11,6 +11,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from spyre_build import __version__
 from spyre_build.cli.main import app
 
 COMMANDS = [
@@ -82,6 +83,11 @@ def test_commands_are_those_that_work_and_each_takes_json():
             assert any("--json" in parameter.opts for parameter in command.params), command.name
 
 
+def test_version_is_the_packages(home):
+    done = shell("--version", **home)
+    assert (done.returncode, done.stdout) == (0, f"spyre-build {__version__}\n")
+
+
 def test_no_words_shows_the_help():
     done = shell()
     assert done.returncode == 0
@@ -99,6 +105,8 @@ def test_no_words_shows_the_help():
         (["inspect", "nosuch:1"], 3, "no release 'nosuch:1'"),
         (["inspect", "blake3:123456"], 3, "no manifest blake3:123456"),
         (["inspect", "UPPER"], 2, "lowercase"),
+        (["inspect", "blake3:zzzz"], 2, "6 to 64 lowercase hex digits"),
+        (["inspect", "blake3:12"], 2, "6 to 64 lowercase hex digits"),
         (["status", "nosuch"], 2, "no build is called 'nosuch'"),
         (["explain", "nosuch"], 2, "neither a build nor a model"),
         (["run", "nosuch:1"], 3, "no release"),

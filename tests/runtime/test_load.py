@@ -81,13 +81,21 @@ def test_state_dict_wins_over_stored_weights_by_name_or_alias(cache, params):
     x = torch.randn(2, 4)
     model = eager(cache, digest, weights={"head.weight": w, "lin.bias": b, "unused": b})
     assert torch.equal(model(x), x @ w + b)
-    assert any("unused" in note for note in model.notes)
+    assert model.notes == (
+        "the weights that the model stores are not used: others were given",
+        "1 supplied tensor is not used by the model: unused",
+    )
+
+
+def test_repr_names_digest_device_entries_and_arguments(cache, params):
+    digest = put_linear(cache, params)
+    assert repr(eager(cache, digest)) == f"<LoadedModel blake3:{digest.short} on eager: forward(x)>"
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"lin.weight": None}, "lack 1 tensors.*lin.weight"),
+        ({"lin.weight": None}, "lack 1 tensor that.*lin.weight"),
         (
             {"lin.weight": torch.zeros(3, 4)},
             r"lin.weight is a strided CPU tensor \(float32, shape \[4, 3\]\).*\[3, 4\]",

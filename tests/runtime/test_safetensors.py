@@ -41,6 +41,16 @@ def test_every_dtype_reads_as_it_was_written(tmp_path):
         assert torch.equal(tensors[name].float(), tensor.float())
 
 
+def test_tensors_that_share_bytes_are_refused(tmp_path):
+    header = {
+        "a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]},
+        "b": {"dtype": "F32", "shape": [2], "data_offsets": [4, 12]},
+        "none": {"dtype": "F32", "shape": [0], "data_offsets": [4, 4]},
+    }
+    with pytest.raises(WeightsError, match="'a' and 'b' share bytes"):
+        read_file(write(tmp_path / "m.safetensors", header, bytes(12)))
+
+
 def test_tensor_that_is_not_aligned_in_the_file_still_reads(tmp_path):
     header = {
         "a": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]},
