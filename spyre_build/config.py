@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -204,6 +205,16 @@ def _cache(value: object, base: Path, where: str) -> str:
     return str(_place(value, base, where))
 
 
+def _broker(value: object, _base: Path, where: str) -> str:
+    text = str(value).strip()
+    if not re.fullmatch(r"rediss?://[^\s/]+(/[0-9]*)?(\?\S*)?", text):
+        shown = re.sub(r"//[^/@]*@", "//…@", text)[:200]
+        raise SettingsError(
+            f"{where} is the URL of a Redis, not {shown!r}", hint="redis://[user:password@]host[:port][/database]"
+        )
+    return text
+
+
 def _choice(options: tuple[str, ...]) -> Callable[[object, Path, str], str]:
     def check(value: object, _base: Path, where: str) -> str:
         if not isinstance(value, str) or value not in options:
@@ -234,6 +245,7 @@ def _number(value: object, where: str, low: float, high: float, *, whole: bool) 
 
 _CHECKS: dict[str, Callable[[object, Path, str], Any]] = {
     "cache": _cache,
+    "broker": _broker,
     "toolchain_dir": _place,
     "policy": _choice(get_args(Policy)),
     "targets": _targets,

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import re
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
-from spyre_build.errors import UsageError
+from spyre_build.errors import InfrastructureError, UsageError
 from spyre_build.plan import choose_targets
+from spyre_build.stewarding import Steward
+from spyre_build.workshop import check_shared
 from spyre_cache.cache import Cache
+from spyre_cache.errors import CacheUnavailableError
 from spyre_workers.opening import open_claims
 
 if TYPE_CHECKING:
     from spyre_workers.queues import SizeClass
     from spyre_workers.serve import Ending
 
-_LOCAL = {"localhost", "127.0.0.1", "::1"}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -46,7 +48,8 @@ def work(  # noqa: PLR0913  the words users type, all by name
 
     Raises:
         UsageError: no broker, or a word that is none, or a cache that others cannot see.
-        CacheUnavailableError: broker or cache cannot be reached.
+        InfrastructureError: the broker cannot be reached.
+        CacheUnavailableError: the cache cannot.
         WorkerError: this machine cannot compile, or the health endpoint cannot be opened.
     """
     if broker is None:
@@ -55,12 +58,16 @@ def work(  # noqa: PLR0913  the words users type, all by name
         raise UsageError(f"a worker's name is letters, digits and '._-', at most 100, not {name[:80]!r}")
     chosen = tuple(choose_targets([word.strip() for word in targets.split(",")])) if targets else ()
     sizes = _classes(classes)
-    _check_shared(cache, broker)
     from spyre_workers.serve import Duties, replace_process, serve
 
     given: dict[str, Any] = {} if slots is None else {"slots": slots}
     with Cache.open(cache) as opened:
+        check_shared(opened, broker)
         claims = open_claims(broker, opened)
+        try:
+            claims.epoch()
+        except CacheUnavailableError as error:
+            raise InfrastructureError(f"the broker {error}", hint="--broker or SPYRE_BUILD_BROKER names it") from None
         duties = Duties(
             targets=chosen,
             classes=sizes,
@@ -70,7 +77,8 @@ def work(  # noqa: PLR0913  the words users type, all by name
             drain_seconds=drain_seconds,
             **given,
         )
-        ending = serve(broker, opened, claims, duties)
+        with closing(Steward(opened, claims, url=cache, broker=broker)) as steward:
+            ending = serve(broker, opened, claims, duties, steward=steward)
     if ending == "restart":
         replace_process()
     return ending
@@ -86,13 +94,3 @@ def _classes(words: str | None) -> tuple[SizeClass, ...]:
     if unknown:
         raise UsageError(f"the size classes are {' and '.join(CLASSES)}, not {unknown[0][:80]!r}")
     return tuple(size for size in CLASSES if size in wanted)
-
-
-def _check_shared(cache: str, broker: str) -> None:
-    """A worker whose results nobody else can see is of no use, except to those on its own machine."""
-    if "://" in cache.replace("redis://", "").replace("rediss://", "") or urlsplit(broker).hostname in _LOCAL:
-        return
-    raise UsageError(
-        f"workers and submitters meet in a tier of the cache that all of them share, and {cache[:200]!r} has none",
-        hint="--cache DIR,s3://bucket/prefix or DIR,file:///shared/dir (with redis://… between them if wanted)",
-    )

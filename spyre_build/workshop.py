@@ -52,7 +52,7 @@ def workshop(
             yield claims, pool
         return
     check_shared(cache, broker)
-    from spyre_workers.celery_executor import CeleryExecutor  # type: ignore[import-not-found]  # lands next
+    from spyre_workers.celery_executor import CeleryExecutor
 
     with CeleryExecutor(broker, urgency=urgency) as executor:
         yield claims, executor

@@ -26,6 +26,7 @@ from spyre_build.cli import (
     submit,
     verify,
     watch,
+    worker,
 )
 from spyre_build.cli.failure import INTERRUPTED, Failure, describe
 from spyre_build.cli.output import Result, reserved_stdout, write_json, write_lines
@@ -141,7 +142,7 @@ def options(
     """Compile PyTorch models without a device; run the precompiled code on the device."""
 
 
-for module in (submit, status, watch, cancel, logs, explain, report, inspect, run, verify, replay):
+for module in (submit, status, watch, cancel, logs, explain, report, inspect, run, verify, replay, worker):
     app.command()(module.command)
 app.add_typer(cache.app, name="cache")
 app.command()(doctor.command)

@@ -27,6 +27,7 @@ COMMANDS = [
     "replay",
     "report",
     "doctor",
+    "worker",
 ]
 CACHE_COMMANDS = ["path", "stats", "ls", "verify", "gc", "pin", "unpin"]
 
