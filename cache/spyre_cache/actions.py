@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import re
-import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Literal
 
 from spyre_cache.codec import Record, decode, encode
 from spyre_cache.digest import Digest
-from spyre_cache.errors import BlobNotFoundError, InvalidRecordError
+from spyre_cache.errors import BlobNotFoundError, CacheUnavailableError, InvalidRecordError
 from spyre_cache.objects.action import Action, ActionResult
 from spyre_cache.objects.release import Envelope
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
-    from spyre_cache.root import Root
     from spyre_cache.stores.base import BlobStore
+    from spyre_cache.stores.documents import Document, DocumentStore
 
 RESULT_TYPE = "application/vnd.spyre-build.action-result+json"
 FAILURE_SECONDS = 3600.0
 MAX_RESULT_BYTES = 4 << 20
 MAX_OUTPUTS = 256
+_BATCH = 1000  # results whose bytes are held at once
+_TRIES = 20
 _KEY = re.compile(r"[0-9a-f]{64}")
 _OUTPUT_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,127}")
 
@@ -44,11 +44,13 @@ class Documented(Record, frozen=True, kw_only=True):
 
 
 class ActionCache:
-    """Action results of a cache directory, in DSSE envelopes whose signature slot may be empty."""
+    """Action results, in DSSE envelopes whose signature slot may be empty, and the documents of the actions."""
 
-    def __init__(self, root: Root, blobs: BlobStore) -> None:
-        self._root = root
+    def __init__(self, documents: DocumentStore, blobs: BlobStore) -> None:
+        self._documents = documents
         self._blobs = blobs
+
+    # --- results ---
 
     def get(self, key: str) -> ActionResult | None:
         """The valid result of an action: a success all of whose outputs are here, or a failure younger than an hour.
@@ -58,17 +60,29 @@ class ActionCache:
         Raises:
             InvalidRecordError: the key is not 64 hex digits.
         """
-        path = self._path(key)
-        self._root.hold([key])
-        result = self._read(path, key)
-        if result is None or not self._is_valid(path, result):
-            return None
-        self._used(path, result)
-        return result
+        return self.get_many([key]).get(key)
 
     def get_many(self, keys: Iterable[str]) -> dict[str, ActionResult]:
-        """The valid results among these actions, by key."""
-        return {key: found for key in keys if (found := self.get(key)) is not None}
+        """The valid results of many actions, by key, as `get` gives them; outputs are looked for all at once.
+
+        Raises:
+            InvalidRecordError: a key is not 64 hex digits.
+        """
+        wanted = [_checked(key) for key in dict.fromkeys(keys)]
+        self._documents.hold(wanted)
+        found: dict[str, ActionResult] = {}
+        for start in range(0, len(wanted), _BATCH):
+            part = wanted[start : start + _BATCH]
+            for key, document in self._documents.get_many("actions", part).items():
+                result = self._parsed(key, document)
+                if result is not None and (result.status == "ok" or document.age < FAILURE_SECONDS):
+                    found[key] = result
+        absent = self._blobs.missing({digest for result in found.values() for digest in _outputs(result)})
+        if absent:
+            found = {key: result for key, result in found.items() if absent.isdisjoint(_outputs(result))}
+        # Use is what keeps an unreferenced result from collection. The age of a failure must not change.
+        self._documents.touch_many("actions", [key for key, result in found.items() if result.status == "ok"])
+        return found
 
     def put(self, result: ActionResult) -> ActionResult:
         """Stores a result unless there is a valid one, and gives the one that counts from now on.
@@ -78,43 +92,85 @@ class ActionCache:
         Raises:
             BlobNotFoundError: an output is not in the store; put blobs first.
             InvalidRecordError: the result contradicts itself, or is a failure that another run might not repeat.
+            CacheUnavailableError: the entry changes faster than anybody can follow.
         """
-        path = self._path(result.action)
+        key = _checked(result.action)
         _check(result)
-        self._root.hold([result.action])
+        self._documents.hold([key])
         self._blobs.flush()
         absent = self._blobs.missing(_outputs(result))
         if absent:
             names = ", ".join(str(digest) for digest in sorted(absent)[:3])
             raise BlobNotFoundError(f"a result is stored after its outputs, but {names} is not in the cache")
         data = encode(Envelope.wrap(encode(result), RESULT_TYPE))
-        if self._root.create(path, data):
-            return result
-        # Rare from here on: someone was first, or an entry is to be replaced. One at a time.
-        with self._root.lock("actions"):
-            there = self._read(path, result.action)
-            if there is None or not self._is_valid(path, there):
-                self._root.replace(path, data)
+        for _ in range(_TRIES):
+            if self._documents.create("actions", key, data):
                 return result
-            if not there.agrees(result):
-                self._record_event(there, result)
-            self._used(path, there)
-            return there
+            document = self._documents.get("actions", key)
+            there = None if document is None else self._parsed(key, document)
+            if document is None or there is None:
+                continue  # it went meanwhile, or was damaged and is set aside
+            if self._is_valid(document, there):
+                return self._kept(there, result)
+            if self._documents.replace("actions", key, data, expected=document):
+                return result
+        raise CacheUnavailableError(f"the result of action {key[:12]} changed {_TRIES} times while it was being stored")
 
-    def _used(self, path: Path, result: ActionResult) -> None:
-        """Use is what keeps an unreferenced result from collection. The age of a failure must not change."""
-        if result.status == "ok" and not self._root.read_only:
-            with suppress(OSError):
-                self._root.fs.touch(path)
+    def _kept(self, there: ActionResult, other: ActionResult) -> ActionResult:
+        if not there.agrees(other):
+            event = encode(Nondeterminism(action=there.action, kept=there, other=other))
+            self._documents.create("events", f"{there.action}/{Digest.of(event).hash}", event)
+        if there.status == "ok":
+            self._documents.touch("actions", there.action)
+        return there
+
+    def _is_valid(self, document: Document, result: ActionResult) -> bool:
+        if result.status == "failed":
+            return document.age < FAILURE_SECONDS
+        return not self._blobs.missing(_outputs(result))
+
+    def peek(self, key: str) -> ActionResult | None:
+        """The stored result, valid or not; use does not count."""
+        document = self._documents.get("actions", _checked(key))
+        return None if document is None else self._parsed(key, document)
+
+    def delete(self, key: str) -> bool:
+        """Forgets a result; True when there was one."""
+        return self._documents.remove("actions", _checked(key))
+
+    def iter(self) -> Iterator[ActionResult]:
+        """Every stored result that can be read, valid or not, by key."""
+        for key in self.stored_keys():
+            result = self.peek(key)
+            if result is not None:
+                yield result
+
+    def stored_keys(self) -> Iterator[str]:
+        """Keys of all entries, sorted."""
+        return (key for key in self._documents.keys("actions") if _KEY.fullmatch(key))
+
+    def age(self, key: str) -> float | None:
+        """Seconds since a result was stored or last hit, or None when there is none."""
+        document = self._documents.get("actions", _checked(key))
+        return None if document is None else document.age
+
+    def _parsed(self, key: str, document: Document) -> ActionResult | None:
+        """A stored result; a damaged one is set aside and is none."""
+        try:
+            return read_result(document.data, key)
+        except InvalidRecordError:
+            self._documents.set_aside("actions", key, document)
+            return None
+
+    # --- documents of actions ---
 
     def describe(self, action: Action) -> Digest:
         """Stores an action's document, so that `document` finds it by key; gives the blob's digest."""
         key = action.key()
-        self._root.hold([key])
+        self._documents.hold([key])
         digest = self._blobs.put(encode(action))
-        if not self._root.create(self._document_path(key), encode(Documented(document=digest))):
-            with suppress(OSError):
-                self._root.fs.touch(self._document_path(key))
+        if not self._documents.create("documents", key, encode(Documented(document=digest))):
+            self._documents.touch("documents", key)
         return digest
 
     def document(self, key: str) -> Action | None:
@@ -130,93 +186,31 @@ class ActionCache:
 
     def document_digest(self, key: str) -> Digest | None:
         """The blob that holds a key's action, or None."""
-        data = self._root.read(self._document_path(key), MAX_RESULT_BYTES)
+        document = self._documents.get("documents", _checked(key))
         try:
-            return None if data is None else decode(data, Documented).document
+            return None if document is None else decode(document.data, Documented, limit=MAX_RESULT_BYTES).document
         except InvalidRecordError:
             return None
 
     def described(self) -> Iterator[str]:
         """Keys of every described action, sorted."""
-        yield from self._keys("documents")
+        return (key for key in self._documents.keys("documents") if _KEY.fullmatch(key))
 
-    def _document_path(self, key: str) -> Path:
-        self._path(key)
-        return self._root.path / "documents" / key[:2] / key
-
-    def peek(self, key: str) -> ActionResult | None:
-        """The stored result, valid or not; use does not count."""
-        return self._read(self._path(key), key)
-
-    def delete(self, key: str) -> bool:
-        """Forgets a result; True when there was one."""
-        return self._root.remove(self._path(key))
-
-    def iter(self) -> Iterator[ActionResult]:
-        """Every stored result that can be read, valid or not, by key."""
-        for key in self.stored_keys():
-            result = self._read(self._path(key), key)
-            if result is not None:
-                yield result
-
-    def stored_keys(self) -> Iterator[str]:
-        """Keys of all entries, sorted."""
-        yield from self._keys("actions")
-
-    def _keys(self, kind: str) -> Iterator[str]:
-        directory = self._root.path / kind
-        for fan in self._root.names(directory):
-            for name in self._root.names(directory / fan):
-                if _KEY.fullmatch(name) and name[:2] == fan:
-                    yield name
-
-    def age(self, key: str) -> float | None:
-        """Seconds since a result was stored or last hit, or None when there is none."""
-        try:
-            return max(0.0, time.time() - self._path(key).stat().st_mtime)
-        except OSError:
-            return None
+    # --- events ---
 
     def events(self) -> list[Nondeterminism]:
         """Results that disagreed with the one kept, by key."""
         found = []
-        directory = self._root.path / "events"
-        for key in self._root.names(directory):
-            for name in self._root.names(directory / key):
-                data = self._root.read(directory / key / name, 2 * MAX_RESULT_BYTES)
-                with suppress(InvalidRecordError):
-                    found.append(decode(data or b"", Nondeterminism))
+        for document in self._documents.get_many("events", self._documents.keys("events")).values():
+            with suppress(InvalidRecordError):
+                found.append(decode(document.data, Nondeterminism, limit=2 * MAX_RESULT_BYTES))
         return found
 
-    def _record_event(self, kept: ActionResult, other: ActionResult) -> None:
-        event = encode(Nondeterminism(action=kept.action, kept=kept, other=other))
-        self._root.create(self._root.path / "events" / kept.action / Digest.of(event).hash, event)
 
-    def _path(self, key: str) -> Path:
-        if not _KEY.fullmatch(key):
-            raise InvalidRecordError(f"an action key is 64 lowercase hex digits, not {key[:80]!r}")
-        return self._root.path / "actions" / key[:2] / key
-
-    def _read(self, path: Path, key: str) -> ActionResult | None:
-        """The stored result; a damaged entry is set aside and is none."""
-        try:
-            inode = path.stat().st_ino
-        except OSError:
-            return None
-        try:
-            data = self._root.read(path, MAX_RESULT_BYTES)
-            return None if data is None else read_result(data, key)
-        except InvalidRecordError:
-            self._root.quarantine(path, inode)
-            return None
-
-    def _is_valid(self, path: Path, result: ActionResult) -> bool:
-        if result.status == "failed":
-            try:
-                return time.time() - path.stat().st_mtime < FAILURE_SECONDS
-            except OSError:
-                return False
-        return not self._blobs.missing(_outputs(result))
+def _checked(key: str) -> str:
+    if not _KEY.fullmatch(key):
+        raise InvalidRecordError(f"an action key is 64 lowercase hex digits, not {key[:80]!r}")
+    return key
 
 
 def read_result(data: bytes, key: str) -> ActionResult:

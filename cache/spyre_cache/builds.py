@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from spyre_cache.errors import LimitExceededError
 from spyre_cache.leases import check_id
 
 if TYPE_CHECKING:
-    from spyre_cache.root import Root
+    from spyre_cache.stores.documents import DocumentStore
 
 MAX_BUILDS = 500
 MAX_BUILD_BYTES = 16 << 20
@@ -19,9 +17,9 @@ MAX_BUILD_BYTES = 16 << 20
 class Builds:
     """The last `MAX_BUILDS` builds by id."""
 
-    def __init__(self, root: Root) -> None:
-        self._root = root
-        self._directory = root.path / "builds"
+    def __init__(self, documents: DocumentStore) -> None:
+        self._documents = documents
+        self._put: set[str] = set()
 
     def put(self, build_id: str, document: bytes) -> None:
         """Stores or replaces a build's document; the oldest beyond the bound go.
@@ -30,37 +28,32 @@ class Builds:
             InvalidRecordError: the id is no id.
             LimitExceededError: more than `MAX_BUILD_BYTES`.
         """
-        path = self._directory / check_id(build_id)
-        if len(document) > MAX_BUILD_BYTES:
-            raise LimitExceededError(
-                f"a build's document has at most {MAX_BUILD_BYTES} bytes, but {len(document)} came"
-            )
-        with self._root.lock("builds"):
-            before = self._times()
-            self._root.replace(path, document)
-            # File times have a coarse grain, and the latest put shall come first.
-            latest = max((time for name, time in before.items() if name != build_id), default=0)
-            if path.stat().st_mtime_ns <= latest:
-                os.utime(path, ns=(latest + 1, latest + 1))
+        check_id(build_id)
+        _within(document)
+        self._documents.replace("builds", build_id, document)
+        if build_id not in self._put:
+            # A build is written many times, and comes but once.
+            self._put.add(build_id)
             for old in self.list()[MAX_BUILDS:]:
-                self._root.remove(self._directory / old)
+                self._documents.remove("builds", old)
 
     def get(self, build_id: str) -> bytes | None:
         """A build's document, or None when there is none.
 
         Raises:
             InvalidRecordError: the id is no id.
+            LimitExceededError: what is stored is larger than `MAX_BUILD_BYTES`.
         """
-        return self._root.read(self._directory / check_id(build_id), MAX_BUILD_BYTES)
+        document = self._documents.get("builds", check_id(build_id))
+        return None if document is None else _within(document.data)
 
     def list(self) -> list[str]:
         """Ids, the latest put first."""
-        times = self._times()
-        return sorted(times, key=lambda name: (-times[name], name))
+        ages = self._documents.ages("builds")
+        return sorted(ages, key=lambda name: (ages[name], name))
 
-    def _times(self) -> dict[str, int]:
-        found = {}
-        for name in self._root.names(self._directory):
-            with suppress(OSError):
-                found[name] = (self._directory / name).stat().st_mtime_ns
-        return found
+
+def _within(document: bytes) -> bytes:
+    if len(document) > MAX_BUILD_BYTES:
+        raise LimitExceededError(f"a build's document has at most {MAX_BUILD_BYTES} bytes, but {len(document)} came")
+    return document

@@ -15,6 +15,7 @@ from spyre_cache.objects.manifest import Manifest
 from spyre_cache.refs import Pins, Refs, Statements
 from spyre_cache.root import Root
 from spyre_cache.stores.disk import DiskStore
+from spyre_cache.stores.disk_documents import DiskDocuments
 
 if TYPE_CHECKING:
     from spyre_cache.digest import Digest
@@ -50,6 +51,7 @@ class Cache:
     Attributes:
         path: the directory.
         blobs: bytes by digest.
+        documents: small documents by kind and key; what follows is made of them.
         actions: results by action key.
         refs: releases and the registry of manifests.
         statements: what is said about manifests.
@@ -62,11 +64,12 @@ class Cache:
         self.path = root.path
         self.read_only = root.read_only
         self.blobs = DiskStore(root)
-        self.actions = ActionCache(root, self.blobs)
-        self.refs = Refs(root, self.blobs)
-        self.statements = Statements(root, self.blobs)
-        self.pins = Pins(root, self.blobs)
-        self.builds = Builds(root)
+        self.documents = DiskDocuments(root)
+        self.actions = ActionCache(self.documents, self.blobs)
+        self.refs = Refs(self.documents, self.blobs)
+        self.statements = Statements(self.documents, self.blobs)
+        self.pins = Pins(self.documents, self.blobs)
+        self.builds = Builds(self.documents)
 
     @classmethod
     def open(cls, url: str | Path, *, read_only: bool = False, fs: FileSystem | None = None) -> Self:

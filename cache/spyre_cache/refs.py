@@ -8,26 +8,26 @@ from typing import TYPE_CHECKING, Literal
 
 from spyre_cache.codec import Record, decode, encode
 from spyre_cache.digest import Digest  # noqa: TC001  msgspec reads the annotations
-from spyre_cache.errors import BlobNotFoundError, InvalidRecordError, ReferenceError_
+from spyre_cache.errors import BlobNotFoundError, CacheUnavailableError, InvalidRecordError, ReferenceError_
 from spyre_cache.objects.release import RELEASE_TYPE, Envelope, Release, statement_bytes
-from spyre_cache.root import GC_LOCK
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-    from spyre_cache.root import Root
     from spyre_cache.stores.base import BlobStore
+    from spyre_cache.stores.documents import Document, DocumentStore, Kind
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,127}")
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,127}")
 _PREFIX = re.compile(r"[0-9a-f]{6,64}")
 _MAX_LISTED = 8
 _LIMIT = 64 << 10
+_TRIES = 50
 
 
 class RefEntry(Record, frozen=True, kw_only=True):
-    """What a release's file says. `order` counts the tags of a cache, so that "newest" needs no clock.
+    """What a release's document says.
+
+    `order` counts the tags of a cache, so that "newest" needs no clock: a tag has a higher one than every tag that was
+    done when it began. Two that were made at the same time may share one.
 
     Attributes:
         statement: the release statement in its envelope, a blob.
@@ -57,8 +57,8 @@ class Known(Record, frozen=True, kw_only=True):
 class Refs:
     """Releases of a cache and the registry of its manifests."""
 
-    def __init__(self, root: Root, blobs: BlobStore) -> None:
-        self._root = root
+    def __init__(self, documents: DocumentStore, blobs: BlobStore) -> None:
+        self._documents = documents
         self._blobs = blobs
 
     # --- manifests ---
@@ -69,18 +69,13 @@ class Refs:
         Raises:
             BlobNotFoundError: no such blob.
         """
-        with self._root.lock(GC_LOCK):
+        with self._documents.steady():
             _require(self._blobs, manifest)
-            path = self._root.path / "manifests" / manifest.hash[:2] / manifest.hash
-            self._root.create(path, encode(Known(manifest=manifest)))
+            self._documents.create("manifests", manifest.hash, encode(Known(manifest=manifest)))
 
     def manifests(self) -> list[Digest]:
         """Every registered manifest, by digest."""
-        directory = self._root.path / "manifests"
-        names = (
-            directory / fan / name for fan in self._root.names(directory) for name in self._root.names(directory / fan)
-        )
-        return _known(self._root, names)
+        return _known(self._documents, "manifests")
 
     # --- releases ---
 
@@ -109,38 +104,40 @@ class Refs:
         statement = statement_bytes(manifest, RELEASE_TYPE, release, name)
         envelope = self._blobs.put(encode(Envelope.wrap(statement)))
         self.register(manifest)
-        with self._root.lock("refs"):
-            entries = self.releases()
-            there = next((e for e in entries if (e.name, e.version) == (name, version)), None)
-            if there is not None and there.manifest != manifest and not force:
-                raise ReferenceError_(f"{name}:{version} already stands for {there.manifest}; take another version")
-            order = 1 + max((e.order for e in entries), default=0)
+        for _ in range(_TRIES):
+            there = self._documents.get("refs", f"{name}/{version}")
+            known = None if there is None else _entry(f"{name}/{version}", there)
+            if known is not None and known.manifest != manifest and not force:
+                raise ReferenceError_(f"{name}:{version} already stands for {known.manifest}; take another version")
+            order = 1 + max((each.order for each in self.releases()), default=0)
             entry = RefEntry(
                 name=name, version=version, manifest=manifest, statement=envelope, order=order, channel=channel
             )
-            self._root.replace(self._root.path / "refs" / name / version, encode(entry))
-        return envelope
+            if self._write(entry, there):
+                return envelope
+        raise CacheUnavailableError(f"{name}:{version} changed {_TRIES} times while it was being tagged; try again")
+
+    def _write(self, entry: RefEntry, there: Document | None) -> bool:
+        key = f"{entry.name}/{entry.version}"
+        if there is None:
+            return self._documents.create("refs", key, encode(entry))
+        return self._documents.replace("refs", key, encode(entry), expected=there)
 
     def untag(self, name: str, version: str) -> bool:
         """Removes a release; True when there was one. The manifest stays until it is collected."""
         check_name(name)
         check_version(version)
-        removed = self._root.remove(self._root.path / "refs" / name / version)
-        self._root.flush()
-        return removed
+        return self._documents.remove("refs", f"{name}/{version}")
 
     def releases(self, name: str | None = None) -> list[RefEntry]:
         """Releases, the newest first."""
-        directory = self._root.path / "refs"
-        found = []
-        for each in self._root.names(directory) if name is None else [check_name(name)]:
-            for version in self._root.names(directory / each):
-                data = self._root.read(directory / each / version, _LIMIT)
-                with suppress(InvalidRecordError):
-                    entry = decode(data or b"", RefEntry)
-                    if (entry.name, entry.version) == (each, version):
-                        found.append(entry)
-        return sorted(found, key=lambda entry: -entry.order)
+        keys = self._documents.keys("refs", "" if name is None else check_name(name))
+        found = [
+            entry
+            for key, document in self._documents.get_many("refs", keys).items()
+            if (entry := _entry(key, document)) is not None
+        ]
+        return sorted(found, key=lambda entry: (-entry.order, entry.name, entry.version))
 
     # --- resolving ---
 
@@ -196,8 +193,8 @@ class Refs:
 class Pins:
     """Manifests that garbage collection keeps, released or not."""
 
-    def __init__(self, root: Root, blobs: BlobStore) -> None:
-        self._root = root
+    def __init__(self, documents: DocumentStore, blobs: BlobStore) -> None:
+        self._documents = documents
         self._blobs = blobs
 
     def add(self, manifest: Digest) -> bool:
@@ -206,20 +203,17 @@ class Pins:
         Raises:
             BlobNotFoundError: no such blob.
         """
-        with self._root.lock(GC_LOCK):
+        with self._documents.steady():
             _require(self._blobs, manifest)
-            return self._root.create(self._root.path / "pins" / manifest.hash, encode(Known(manifest=manifest)))
+            return self._documents.create("pins", manifest.hash, encode(Known(manifest=manifest)))
 
     def remove(self, manifest: Digest) -> bool:
         """True when it was pinned."""
-        removed = self._root.remove(self._root.path / "pins" / manifest.hash)
-        self._root.flush()
-        return removed
+        return self._documents.remove("pins", manifest.hash)
 
     def list(self) -> list[Digest]:
         """Pinned manifests, by digest."""
-        directory = self._root.path / "pins"
-        return _known(self._root, (directory / name for name in self._root.names(directory)))
+        return _known(self._documents, "pins")
 
 
 class Attached(Record, frozen=True, kw_only=True):
@@ -234,8 +228,8 @@ class Attached(Record, frozen=True, kw_only=True):
 class Statements:
     """What is said about manifests, found by manifest; descriptions of fragments are filed the same way."""
 
-    def __init__(self, root: Root, blobs: BlobStore) -> None:
-        self._root = root
+    def __init__(self, documents: DocumentStore, blobs: BlobStore) -> None:
+        self._documents = documents
         self._blobs = blobs
 
     def attach(self, manifest: Digest, predicate_type: str, blob: Digest) -> None:
@@ -245,28 +239,25 @@ class Statements:
             BlobNotFoundError: the envelope is not in the cache.
         """
         entry = Attached(manifest=manifest, predicate_type=predicate_type, blob=blob)
-        with self._root.lock(GC_LOCK):
+        with self._documents.steady():
             _require(self._blobs, blob)
-            self._root.create(self._root.path / "statements" / manifest.hash / blob.hash, encode(entry))
+            self._documents.create("statements", f"{manifest.hash}/{blob.hash}", encode(entry))
 
     def list(self, manifest: Digest, predicate_type: str | None = None) -> list[Attached]:
         """Statements about a manifest, the latest attached first."""
-        directory = self._root.path / "statements" / manifest.hash
-        found: list[tuple[int, Attached]] = []
-        for name in self._root.names(directory):
-            path = directory / name
-            data = self._root.read(path, _LIMIT)
-            with suppress(InvalidRecordError, OSError):
-                entry = decode(data or b"", Attached)
+        found: list[tuple[float, Attached]] = []
+        keys = self._documents.keys("statements", manifest.hash)
+        for document in self._documents.get_many("statements", keys).values():
+            with suppress(InvalidRecordError):
+                entry = decode(document.data, Attached, limit=_LIMIT)
                 if entry.manifest == manifest and predicate_type in (None, entry.predicate_type):
-                    found.append((path.stat().st_mtime_ns, entry))
-        return [entry for _, entry in sorted(found, key=lambda item: -item[0])]
+                    found.append((document.age, entry))
+        return [entry for _, entry in sorted(found, key=lambda item: item[0])]
 
     def detach_all(self, manifest: Digest) -> None:
         """Forgets every statement about a manifest."""
-        directory = self._root.path / "statements" / manifest.hash
-        for name in self._root.names(directory):
-            self._root.remove(directory / name)
+        for key in list(self._documents.keys("statements", manifest.hash)):
+            self._documents.remove("statements", key)
 
 
 def check_name(text: str, what: str = "a name") -> str:
@@ -295,13 +286,21 @@ def _require(blobs: BlobStore, digest: Digest) -> None:
         raise BlobNotFoundError(f"only what is in the cache can be named, and {digest} is not; put it first")
 
 
-def _known(root: Root, paths: Iterable[Path]) -> list[Digest]:
+def _entry(key: str, document: Document) -> RefEntry | None:
+    """The release in a document, unless it is damaged or another's."""
+    with suppress(InvalidRecordError):
+        entry = decode(document.data, RefEntry, limit=_LIMIT)
+        if f"{entry.name}/{entry.version}" == key:
+            return entry
+    return None
+
+
+def _known(documents: DocumentStore, kind: Kind) -> list[Digest]:
     found = []
-    for path in paths:
-        data = root.read(path, _LIMIT)
+    for key, document in documents.get_many(kind, documents.keys(kind)).items():
         with suppress(InvalidRecordError):
-            digest = decode(data or b"", Known).manifest
-            if digest.hash == path.name:
+            digest = decode(document.data, Known, limit=_LIMIT).manifest
+            if digest.hash == key:
                 found.append(digest)
     return found
 

@@ -95,7 +95,7 @@ def test_action_hit_keeps_its_outputs(path):
         fragment = Digest.of(b"fragment 1")
         key = action(builder, 1).key()
         result = builder.actions.get(key)
-        builder.actions._root.lease()
+        builder.root.lease()
         os.utime(path / "actions" / key[:2] / key, (1, 1))
         collect(path, grace=0)
         assert builder.blobs.missing([output.digest for output in result.outputs]) == set()

@@ -21,7 +21,10 @@ CONTENTS = [b"", b"a", b"words " * 5000, noise(5000), noise(70_000, 1), noise(70
 
 
 class CacheMachine(RuleBasedStateMachine):
-    """`held` are blobs that this session put or found: they stay. `known` is everything ever stored."""
+    """`held` are blobs that this session put or found: they stay. `known` is everything ever stored.
+
+    `damaged` may be found, for presence is not soundness, and be gone when read.
+    """
 
     digests = Bundle("digests")
 
@@ -31,6 +34,7 @@ class CacheMachine(RuleBasedStateMachine):
         self.cache = Cache.open(self.base / "cache", fs=Unsynced())
         self.known: dict[Digest, bytes] = {}
         self.held: set[Digest] = set()
+        self.damaged: set[Digest] = set()
         self.tags: dict[str, Digest] = {}
         self.pins: set[Digest] = set()
 
@@ -47,6 +51,7 @@ class CacheMachine(RuleBasedStateMachine):
         assert digest == Digest.of(data)
         self.known[digest] = data
         self.held.add(digest)
+        self.damaged.discard(digest)
         return digest
 
     @rule(digest=digests, reader=st.sampled_from(["get", "map", "open", "path"]))
@@ -67,10 +72,10 @@ class CacheMachine(RuleBasedStateMachine):
 
     @rule(digest=digests)
     def look(self, digest):
-        if not self.cache.blobs.missing([digest]):
-            self.held.add(digest)
-        else:
+        if self.cache.blobs.missing([digest]):
             assert digest not in self.held
+        elif digest not in self.damaged:
+            self.held.add(digest)
 
     @rule(digest=digests)
     def delete(self, digest):
@@ -87,6 +92,7 @@ class CacheMachine(RuleBasedStateMachine):
             time.sleep(0.01 if len(data) >= 1 << 20 else 0)  # past the granularity of file times
             path.write_bytes({"truncate": data[:-1], "flip": data, "empty": b""}[how])
             self.held.discard(digest)
+            self.damaged.add(digest)
 
     # --- manifests ---
 
