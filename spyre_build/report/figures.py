@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from spyre_build.report.model import Report, Run
 
 MAX_LANES = 16
+MAX_PHASES, MAX_PHASE_LANES = 30, 4
 NARROW = 0.5
 """Percent of the width; what is narrower, and near its like, is drawn as one."""
 
@@ -74,15 +75,7 @@ def lanes(report: Report) -> tuple[list[dict[str, Any]], str]:
     placed = [run for run in report.runs if run.times.began is not None and run.times.ended is not None]
     if not placed or wall <= 0:
         return [], ""
-    found = []
-    phases = [phase for phase in report.phases if phase.began is not None and phase.ended is not None]
-    if phases:
-        pieces = [
-            piece("phase", p.began or 0.0, p.seconds, wall, f"{clean(p.name, 80)}, {seconds(p.seconds)}")
-            for p in phases
-        ]
-        words = ", ".join(f"{clean(p.name, 80)} {seconds(p.seconds)}" for p in phases[:20])
-        found.append({"name": "phases", "pieces": pieces, "words": f"Phases: {words}"})
+    found = _phase_lanes(report, wall)
     by_lane: defaultdict[tuple[str, int], list[Run]] = defaultdict(list)
     for run in placed:
         by_lane[run.worker, run.lane].append(run)
@@ -99,6 +92,19 @@ def lanes(report: Report) -> tuple[list[dict[str, Any]], str]:
         )
     more = len(by_lane) - MAX_LANES
     return found, f"{count(more, 'more line')} are left out; the trace has them all." if more > 0 else ""
+
+
+def _phase_lanes(report: Report, wall: float) -> list[dict[str, Any]]:
+    found = []
+    phases = [phase for phase in report.phases if phase.began is not None and phase.ended is not None]
+    for lane in sorted({phase.lane for phase in phases})[:MAX_PHASE_LANES]:
+        mine = [phase for phase in phases if phase.lane == lane][:MAX_PHASES]
+        words = ", ".join(f"{clean(phase.name, 80)} {seconds(phase.seconds)}" for phase in mine)
+        pieces = [
+            piece("phase", p.began or 0.0, p.seconds, wall, f"{clean(p.name, 80)}, {seconds(p.seconds)}") for p in mine
+        ]
+        found.append({"name": "meanwhile" if lane else "phases", "pieces": pieces, "words": f"Phases: {words}"})
+    return found
 
 
 def _pieces(runs: Sequence[Run], wall: float) -> list[Piece]:

@@ -21,6 +21,7 @@ from spyre_build.report.timing import (
     critical_chain,
     in_lanes,
     length,
+    phases_in_lanes,
     times_of,
     workers_of,
 )
@@ -269,7 +270,7 @@ def _phases(record: BuildRecord, facts: Facts) -> tuple[Phase, ...]:
         ended = span.ended - record.started if span.ended > 0 else None
         seconds = max(0.0, (began if ended is None else ended) - began)
         found.append(Phase(name=span.name, seconds=seconds, began=began, ended=ended))
-    return tuple(found)
+    return phases_in_lanes(found)
 
 
 def _wall(record: BuildRecord, phases: Sequence[Phase], runs: Sequence[Run], facts: Facts) -> float | None:

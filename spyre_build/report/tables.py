@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 MAX_CHAIN = 20
 """Steps of the critical path from which on short ones are told together."""
 MAX_APART = 6
+TRIFLE = 1 / 400
+"""Share of the wall-clock below which a pause or a phase is left out of the critical path's table."""
 MAX_WORKERS = 64
 MAX_ENTRIES = 60
 MAX_PHASES = 30
@@ -57,7 +59,8 @@ def phase_rows(report: Report) -> list[Row]:
 def chain_rows(report: Report) -> list[Row]:
     """The critical path in order; of many compilations in a row, the longest by themselves and the rest together."""
     wall = report.wall or 0.0
-    chain = [segment for segment in report.chain if segment.seconds >= wall / 10_000]
+    # A row for every moment between two runs would hide what matters.
+    chain = [s for s in report.chain if s.seconds >= (wall / 10_000 if s.kind == "run" else wall * TRIFLE)]
     if len(chain) <= 1 and all(segment.kind == "phase" for segment in chain):
         return []
     apart = set(range(len(chain)))
@@ -192,6 +195,7 @@ def run_rows(report: Report, shown: Sequence[int]) -> list[Row]:
                 "rss": size(run.peak_rss_bytes) if run.peak_rss_bytes else "",
                 "rss_v": run.peak_rss_bytes or "",
                 "worker": clean(run.worker, 60),
+                "maker": clean(run.maker, 60) if run.outcome == "hit" else "",
             }
         )
     return rows

@@ -28,12 +28,16 @@ _TOUCH = 0.01
 
 
 class Phase(Record, frozen=True, kw_only=True):
-    """A phase of a build; `began` is None where only its length was kept, `ended` is None while it lasts."""
+    """A phase of a build; `began` is None where only its length was kept, `ended` is None while it lasts.
+
+    `lane` is 0, or more for what went on while another phase did.
+    """
 
     name: str
     seconds: float
     began: float | None = None
     ended: float | None = None
+    lane: int = 0
 
 
 class Times(Record, frozen=True, kw_only=True):
@@ -116,16 +120,30 @@ def in_lanes(runs: Sequence[Run]) -> list[Run]:
         if run.times.began is not None:
             by_worker[run.worker].append(index)
     for indices in by_worker.values():
-        indices.sort(key=lambda i: (runs[i].times.began or 0.0, i))
-        busy: list[tuple[float, int]] = []  # (end, lane) of lanes at work
-        free: list[int] = []
-        for index in indices:
-            began, ended = runs[index].times.began or 0.0, runs[index].times.ended
-            while busy and busy[0][0] <= began + _TOUCH:
-                heapq.heappush(free, heapq.heappop(busy)[1])
-            lane = heapq.heappop(free) if free else len(busy)
-            heapq.heappush(busy, (float("inf") if ended is None else ended, lane))
+        times = [(runs[index].times.began or 0.0, runs[index].times.ended) for index in indices]
+        for index, lane in zip(indices, _lanes(times), strict=True):
             found[index] = replace(runs[index], lane=lane)
+    return found
+
+
+def phases_in_lanes(phases: Sequence[Phase]) -> tuple[Phase, ...]:
+    """The phases by their beginning, with their lanes: some go on while others do."""
+    order = sorted(phases, key=lambda phase: (phase.began or 0.0, -phase.seconds))
+    lanes = _lanes([(phase.began or 0.0, phase.ended) for phase in order])
+    return tuple(replace(phase, lane=lane) for phase, lane in zip(order, lanes, strict=True))
+
+
+def _lanes(times: Sequence[tuple[float, float | None]]) -> list[int]:
+    """The lowest line for each interval on which nothing else is; an open end lasts for ever."""
+    found = [0] * len(times)
+    busy: list[tuple[float, int]] = []  # (end, lane) of lanes at work
+    free: list[int] = []
+    for index in sorted(range(len(times)), key=lambda i: (times[i][0], i)):
+        began, ended = times[index]
+        while busy and busy[0][0] <= began + _TOUCH:
+            heapq.heappush(free, heapq.heappop(busy)[1])
+        found[index] = heapq.heappop(free) if free else len(busy)
+        heapq.heappush(busy, (float("inf") if ended is None else ended, found[index]))
     return found
 
 
@@ -159,7 +177,8 @@ def length(times: Times) -> float:
 def critical_chain(phases: Sequence[Phase], runs: Sequence[Run]) -> tuple[Segment, ...]:
     """What bounded the wall-clock: phase after phase, and within those that runs fill, the runs one waited for.
 
-    The chain goes backwards from the run that ended last: before it came whatever kept its lane busy while it waited.
+    The chain goes backwards: before a phase came the one that ended last when it began, so that what went on meanwhile
+    is no part of it; before a run came whatever kept its lane busy while it waited.
     """
     by_lane: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
     for index, run in enumerate(runs):
@@ -168,11 +187,19 @@ def critical_chain(phases: Sequence[Phase], runs: Sequence[Run]) -> tuple[Segmen
     for indices in by_lane.values():
         indices.sort(key=lambda i: (runs[i].times.ended or 0.0, i))
     found: list[Segment] = []
-    for phase in phases:
-        if phase.began is None or phase.ended is None:
+    at, later = float("inf"), ""
+    placed = [(phase.ended, phase.began, phase.name) for phase in phases if phase.ended is not None]
+    for ended, began, name in sorted(placed, key=lambda item: (-item[0], item[1] or 0.0)):
+        if began is None or ended > at + _TOUCH or began >= at:
             continue
-        found += _inside(phase.name, phase.began, phase.ended, runs, by_lane)
-    return tuple(segment for segment in found if segment.seconds > 0)
+        until = min(ended, at)
+        if later and at > until:
+            found.append(Segment(kind="wait", text=f"between {name} and {later}", began=until, seconds=at - until))
+        found += _inside(name, began, until, runs, by_lane)[::-1]
+        at, later = began, name
+    if later and at > 0:
+        found.append(Segment(kind="wait", text=f"before {later}", began=0.0, seconds=at))
+    return tuple(segment for segment in found[::-1] if segment.seconds > 0)
 
 
 def _inside(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from spyre_build.report.timing import Phase
 
 BUILD, PHASES = 1, 1
-"""Process and thread that the phases are on; workers are processes from 2 on, their lanes threads from 1 on."""
+"""Process and first thread that the phases are on; workers are processes from 2 on, their lanes threads from 1 on."""
 MAX_TEXT = 200
 STAGES = "durations of codegen, cxx and link are measured; when each began is not, so they follow each other"
 
@@ -64,7 +64,8 @@ def _names(report: Report, workers: dict[str, int]) -> Iterator[Event]:
         return {"ph": "M", "name": kind, "pid": process, "tid": thread, "ts": 0, "args": values}
 
     yield named("process_name", BUILD, 0, name=_text(f"build {report.id} of {report.name or report.spec}"))
-    yield named("thread_name", BUILD, PHASES, name="phases")
+    for lane in range(max((phase.lane for phase in report.phases), default=0) + 1):
+        yield named("thread_name", BUILD, PHASES + lane, name="meanwhile" if lane else "phases")
     lanes: dict[str, int] = {}
     for run in report.runs:
         lanes[run.worker] = max(lanes.get(run.worker, 0), run.lane)
@@ -85,10 +86,11 @@ def _slice(name: str, category: str, at: tuple[int, int], began: float, seconds:
 def _phase(phase: Phase) -> list[Event]:
     if phase.began is None:
         return []
+    at = (BUILD, PHASES + phase.lane)
     if phase.ended is None:
-        begin = {"ph": "B", "name": _text(phase.name), "cat": "phase", "pid": BUILD, "tid": PHASES}
+        begin = {"ph": "B", "name": _text(phase.name), "cat": "phase", "pid": at[0], "tid": at[1]}
         return [begin | {"ts": _micros(phase.began), "args": {}}]
-    return [_slice(phase.name, "phase", (BUILD, PHASES), phase.began, phase.seconds)]
+    return [_slice(phase.name, "phase", at, phase.began, phase.seconds)]
 
 
 def _queued(index: int, run: Run) -> list[Event]:
@@ -138,11 +140,12 @@ def _flow(index: int, run: Run, process: int, phases: Sequence[Phase]) -> list[E
     queued, began = run.times.queued, run.times.began
     if queued is None or began is None or began < queued:
         return []
-    if not any(p.began is not None and p.ended is not None and p.began <= queued < p.ended for p in phases):
+    around = [p for p in phases if p.began is not None and p.ended is not None and p.began <= queued < p.ended]
+    if not around:
         return []
     common = {"name": "dispatch", "cat": "dispatch", "id": index + 1, "args": {}}
     return [
-        common | {"ph": "s", "pid": BUILD, "tid": PHASES, "ts": _micros(queued)},
+        common | {"ph": "s", "pid": BUILD, "tid": PHASES + around[0].lane, "ts": _micros(queued)},
         common | {"ph": "f", "bp": "e", "pid": process, "tid": run.lane + 1, "ts": _micros(began)},
     ]
 

@@ -93,12 +93,9 @@ def _bound(report: Report) -> str:
 
 
 def _spared(report: Report) -> str:
-    parts = []
-    if report.saved > 0:
-        parts.append(f"hits spared {seconds(report.saved)} of compiling")
-    if report.shared > 0:
-        parts.append(f"calls that share a fragment spared {seconds(report.shared)} more")
-    text = " and ".join(parts)
+    hits = f"hits spared {seconds(report.saved)} of compiling" if report.saved > 0 else ""
+    calls = f"calls that share a fragment spared {seconds(report.shared)}" if report.shared > 0 else ""
+    text = f"{hits}, and {calls} more" if hits and calls else hits or (f"{calls} of compiling" if calls else "")
     return f"{text[0].upper()}{text[1:]}." if text else ""
 
 

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from spyre_build.builds import BuildAction, BuildRecord, Span
 from spyre_build.report.model import Run, make_report
-from spyre_build.report.timing import Phase, Times, critical_chain, in_lanes, times_of, workers_of
+from spyre_build.report.timing import Phase, Times, critical_chain, in_lanes, phases_in_lanes, times_of, workers_of
 from spyre_cache.cache import Cache
 from spyre_cache.codec import encode
 
@@ -227,6 +227,28 @@ def test_critical_chain_follows_the_lane_back_to_the_dispatch():
     ]
     # Whatever the chain is, it covers the wall-clock once.
     assert sum(s.seconds for s in chain) == 10
+
+
+def phase(name, began, ended):
+    return Phase(name=name, seconds=ended - began, began=began, ended=ended)
+
+
+def test_critical_chain_leaves_out_what_went_on_meanwhile():
+    phases = [phase("capture", 1, 4), phase("compile", 5, 9), phase("record", 6, 8), phase("verify", 9, 10)]
+    assert [(s.text, s.began, s.seconds) for s in critical_chain(phases, [])] == [
+        ("before capture", 0, 1), ("capture", 1, 3), ("between capture and compile", 4, 1), ("compile", 5, 4),
+        ("verify", 9, 1),
+    ]  # fmt: skip
+
+
+def test_critical_chain_goes_through_what_lasted_longest():
+    phases = [phase("compile", 0, 5), phase("record", 0, 8), phase("verify", 8, 9)]
+    assert [s.text for s in critical_chain(phases, [])] == ["record", "verify"]
+
+
+def test_phases_at_once_get_lanes():
+    found = phases_in_lanes([phase("record", 2, 3), phase("compile", 1, 5), phase("verify", 5, 6)])
+    assert [(p.name, p.lane) for p in found] == [("compile", 0), ("record", 1), ("verify", 0)]
 
 
 def test_critical_chain_ends_at_a_run_that_was_asked_for_late():

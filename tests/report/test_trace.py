@@ -6,7 +6,7 @@ from collections import defaultdict
 import pytest
 from made_builds import START, fleet, hostile, huge
 
-from spyre_build.builds import BuildRecord
+from spyre_build.builds import BuildRecord, Span
 from spyre_build.report.model import make_report
 from spyre_build.report.trace import trace_json
 from spyre_cache.cache import Cache
@@ -89,6 +89,20 @@ def test_stages_lie_within_their_run(cache):
 def test_build_without_times_gives_names_only(cache):
     events = check(trace_json(make_report(cache, BuildRecord(id="b", started=START))))
     assert {e["ph"] for e in events} == {"M"}
+
+
+def test_phases_that_overlap_are_on_two_threads(cache):
+    record = BuildRecord(
+        id="b",
+        started=START,
+        spans=(
+            Span(name="compile", began=START, ended=START + 5),
+            Span(name="record", began=START + 3, ended=START + 7),
+            Span(name="verify", began=START + 7, ended=START + 8),
+        ),
+    )
+    events = check(trace_json(make_report(cache, record)))
+    assert {(e["name"], e["tid"]) for e in events if e["ph"] == "X"} == {("compile", 1), ("record", 2), ("verify", 1)}
 
 
 def test_running_build_leaves_slices_open(cache):
