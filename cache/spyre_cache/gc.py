@@ -56,7 +56,7 @@ def collect(cache: Cache, *, grace: float, dry_run: bool = False) -> Collected:
         return _Collection(cache, grace, dry_run=dry_run).run()
 
 
-class _Marks:
+class Marks:
     """Everything reachable at one moment."""
 
     def __init__(self, cache: Cache, grace: float) -> None:
@@ -176,7 +176,7 @@ class _Collection:
     def run(self) -> Collected:
         self._root.flush()
         self._restore_all()
-        marks = _Marks(self._cache, self._grace)
+        marks = Marks(self._cache, self._grace)
         self._names(marks)
         aside = self._set_aside(marks)
         if not self._dry_run:
@@ -198,7 +198,7 @@ class _Collection:
             self._root.ensure(home)
             restore(self._root, home / name)
 
-    def _names(self, marks: _Marks) -> None:
+    def _names(self, marks: Marks) -> None:
         """Removes results, then registrations and statements, of what is not reachable, durably, before any blob."""
         for kind in _NAMED:
             for path in self._below(kind):
@@ -211,10 +211,10 @@ class _Collection:
                     self._root.remove(path)
         self._root.flush()
 
-    def _mark_again(self) -> _Marks:
+    def _mark_again(self) -> Marks:
         """Marks until no name that was dropped turns out to be in use after all."""
         while True:
-            marks = _Marks(self._cache, self._grace)
+            marks = Marks(self._cache, self._grace)
             back = [item for item in self._dropped if marks.names(item[0], item[1])]
             if not back:
                 return marks
@@ -231,7 +231,7 @@ class _Collection:
             for name in self._root.names(directory / fan):
                 yield directory / fan / name
 
-    def _set_aside(self, marks: _Marks) -> list[Path]:
+    def _set_aside(self, marks: Marks) -> list[Path]:
         aside = []
         for path in self._below("blobs"):
             if path.name.removesuffix(".z") in marks.hashes or _age(path) < self._grace:
