@@ -56,8 +56,14 @@ LEGAL: Final[dict[tuple[Phase, Verb], tuple[Phase, ...]]] = {
     ("running", "release"): ("absent", "crashed"),
     ("hedged", "release"): ("running",),
     ("queued", "release"): ("absent", "crashed"),
+    # The same by one whose token has lapsed, as long as nobody took its place.
+    ("fallen", "finish"): ("absent",),
+    ("fallen", "crash"): ("crashed", "quarantined"),
+    ("fallen", "release"): ("absent", "crashed"),
+    ("orphaned", "release"): ("absent", "crashed"),
     # A build no longer wants it.
     ("queued", "cancel"): ("absent", "crashed"),
+    ("orphaned", "cancel"): ("absent", "crashed"),
     # A result is there after all: what is left of dead runs and builds goes.
     ("orphaned", "clear"): ("absent",),
     ("fallen", "clear"): ("absent",),
