@@ -4,12 +4,12 @@ from typing import Annotated
 
 import typer
 
-from spyre_build.cli.options import CacheOption, JsonOption
+from spyre_build.cli.options import BrokerOption, BuildArgument, CacheOption, JsonOption
 from spyre_build.cli.output import Result
 
 
 def report(
-    build: Annotated[str, typer.Argument(metavar="BUILD", help="A build's id, its beginning, or `last`.")],
+    build: BuildArgument,
     *,
     output: Annotated[
         str | None,
@@ -22,13 +22,15 @@ def report(
         ),
     ] = None,
     cache: CacheOption = None,
+    broker: BrokerOption = None,
     _json: JsonOption = False,
 ) -> Result:
     """Write a self-contained page about a build: what hit, why the rest missed, what took the time."""
-    from spyre_build.cli.opening import open_cache
+    from spyre_build.cli.opening import claims_of, open_cache
     from spyre_build.report.writing import write_report
 
-    data = write_report(open_cache(cache), build, "report.html" if output is None else output, trace)
+    opened = open_cache(cache)
+    data = write_report(opened, build, "report.html" if output is None else output, trace, claims_of(opened, broker))
     lines = [f"{data['report']}: build {data['build']}, {data['status']}"]
     if data["trace"]:
         lines.append(f"{data['trace']}: open it at https://ui.perfetto.dev")

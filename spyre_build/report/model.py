@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from spyre_build.builds import BuildAction, BuildRecord
     from spyre_cache.cache import Cache
+    from spyre_cache.claims import Claims
     from spyre_cache.objects.action import ActionResult
 
 DESCRIBED = 400
@@ -150,19 +151,21 @@ class Report(Record, frozen=True, kw_only=True):
         return len(self.runs)
 
 
-def make_report(cache: Cache, record: BuildRecord) -> Report:
+def make_report(cache: Cache, record: BuildRecord, claims: Claims | None = None) -> Report:
     """Reads all that a report says.
 
     Args:
         cache: where results, descriptions, logs and the plan are; what is gone from it is left out.
         record: the build.
+        claims: tell whether the build is driven elsewhere; without them, or when they cannot be reached, only this
+            machine is asked.
     """
     facts = facts_of(cache, record)
     results = [_result(cache, action) for action in record.actions]
     runs = [_run(action, result, facts, record.started) for action, result in zip(record.actions, results, strict=True)]
     runs = _described(cache, in_lanes(runs))
     phases = _phases(record, facts)
-    status = builds.state(cache, record)
+    status, unreachable = _status(cache, record, claims)
     made = [run for run in runs if run.outcome in {"compiled", "waited", "failed"}]
     counts = [run.outcome for run in runs]
     return Report(
@@ -174,7 +177,7 @@ def make_report(cache: Cache, record: BuildRecord) -> Report:
         manifest=record.manifest,
         started=record.started,
         wall=_wall(record, phases, runs, facts),
-        ended=status not in {"running", "died"},
+        ended=status not in {"running", "died", "left"},
         hits=counts.count("hit"),
         compiled=counts.count("compiled"),
         waited=counts.count("waited"),
@@ -192,13 +195,20 @@ def make_report(cache: Cache, record: BuildRecord) -> Report:
         failures=failures_of(cache, facts, runs, results),
         reasons=reasons_of(cache, record, runs),
         events=_events(cache, runs),
-        notes=facts.notes,
+        notes=(*unreachable, *facts.notes),
         peak_rss_bytes=facts.peak_rss_bytes,
         spent=sum(length(run.times) or run.seconds for run in made if run.outcome != "waited"),
         saved=sum(run.seconds for run in runs if run.outcome == "hit"),
         shared=sum((run.calls - 1) * run.seconds for run in runs if run.calls > 1),
         skewed=sum(run.times.skewed for run in runs),
     )
+
+
+def _status(cache: Cache, record: BuildRecord, claims: Claims | None) -> tuple[str, tuple[str, ...]]:
+    try:
+        return builds.state(cache, record, claims), ()
+    except CacheError as error:
+        return builds.state(cache, record), (f"whether the build is driven elsewhere is not known: {error}",)
 
 
 def _result(cache: Cache, action: BuildAction) -> ActionResult | None:

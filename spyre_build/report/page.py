@@ -40,7 +40,7 @@ MAX_NOTES = 50
 UNFOLDED = 10
 """Failures that are told at once; the rest of them are folded."""
 
-_MARKS = {"ok": "✓", "partial": "◐", "failed": "✕", "died": "✕", "running": "▸", "cancelled": "■"}
+_MARKS = {"ok": "✓", "partial": "◐", "failed": "✕", "died": "✕", "running": "▸", "left": "◌", "cancelled": "■"}
 _SECTIONS = (
     ("failures", "What failed"),
     ("notes", "To know"),

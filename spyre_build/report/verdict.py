@@ -29,6 +29,8 @@ def _status(report: Report) -> str:
             f"The process that ran this build is gone{where}{_open(report)}. What was finished is kept: submitting the "
             "same again goes on from there."
         )
+    if report.status == "left":
+        return f"Nobody drives this build any more{_open(report)}: `spyre-build watch {report.id}` goes on with it."
     if report.status == "cancelled":
         return f"Cancelled{_open(report)}. What was finished is kept."
     if report.status == "failed" and report.failed < max(1, report.total):

@@ -15,9 +15,12 @@ from spyre_build.report.trace import trace_json
 
 if TYPE_CHECKING:
     from spyre_cache.cache import Cache
+    from spyre_cache.claims import Claims
 
 
-def write_report(cache: Cache, what: str, output: str, trace: str | None = None) -> dict[str, Any]:
+def write_report(
+    cache: Cache, what: str, output: str, trace: str | None = None, claims: Claims | None = None
+) -> dict[str, Any]:
     """Writes the page of a build, and its trace when a file is named for it; a file of that name is replaced.
 
     Args:
@@ -25,6 +28,7 @@ def write_report(cache: Cache, what: str, output: str, trace: str | None = None)
         what: a build's id or its beginning, `last`, or a model that a build made.
         output: file of the page.
         trace: file of the trace.
+        claims: tell whether a build that says it runs is driven by another machine.
 
     Returns:
         What `--json` prints.
@@ -36,7 +40,7 @@ def write_report(cache: Cache, what: str, output: str, trace: str | None = None)
     page, events = _place(output), None if trace is None else _place(trace)
     if events is not None and events == page:
         raise UsageError(f"the page and the trace are two files, but both are to be {output}")
-    report = make_report(cache, build_of(cache, what))
+    report = make_report(cache, build_of(cache, what), claims)
     html = render(report, cache).encode("utf-8", "replace")
     _write(page, html)
     if events is not None:

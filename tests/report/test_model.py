@@ -9,6 +9,7 @@ from spyre_build.report.model import Run, make_report
 from spyre_build.report.timing import Phase, Times, critical_chain, in_lanes, phases_in_lanes, times_of, workers_of
 from spyre_cache.cache import Cache
 from spyre_cache.codec import encode
+from spyre_cache.errors import CacheUnavailableError
 
 
 @pytest.fixture
@@ -121,6 +122,21 @@ def test_running_record_without_a_lease_has_died(cache):
     report = make_report(cache, record)
     assert (report.status, report.ended, report.wall) == ("died", False, 2.0)
     assert report.phases[1].ended is None
+
+
+def test_running_record_with_a_plan_is_left_for_others(cache):
+    report = make_report(cache, fleet(cache, status="running"))
+    assert (report.status, report.ended) == ("left", False)
+
+
+def test_claims_out_of_reach_are_a_note(cache):
+    class Away:
+        def read(self, keys):
+            raise CacheUnavailableError("redis://nowhere does not answer")
+
+    report = make_report(cache, fleet(cache, status="running"), Away())
+    assert report.status == "left"
+    assert report.notes[0] == "whether the build is driven elsewhere is not known: redis://nowhere does not answer"
 
 
 def test_running_record_with_a_lease_runs(cache):

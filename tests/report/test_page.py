@@ -172,6 +172,10 @@ def test_running_build_says_how_far_it_is(cache):
     assert "Still running, with 2 of 8 fragments open." in found.text
 
 
+def test_left_build_says_how_to_go_on(cache):
+    assert "spyre-build watch 20270115-080000-c0ffee" in check(page(cache, fleet(cache, status="running"))).text
+
+
 def test_page_without_a_cache_has_no_logs(cache):
     assert "<pre" not in render(make_report(cache, fleet(cache)))
 
