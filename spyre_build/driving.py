@@ -92,15 +92,18 @@ class Driver:
 
         Raises:
             BuildCancelledError: somebody cancelled the build.
+            CacheError: what runs on this machine cannot use the cache any more.
         """
         while self._outstanding:
             try:
                 self._recover()
                 self._hear(self.executor.bus.read(max(0.0, min(1.0, self._next_sweep - time.monotonic()))))
                 self._sweep_when_due()
-                self.executor.check()
             except CacheUnavailableError as error:
+                if not self.executor.durable:
+                    raise  # this machine's own disk: waiting does not make room on it
                 self._wait_out(error)
+            self.executor.check()
 
     # --- being cut off ---
 
