@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bench import cache, fleet, pairs
+from bench import cache, fleet, pairs, workers
 
 NEEDS_BUILD = {"start", "steady", "memory"}
 MEASUREMENTS = {
@@ -23,6 +23,9 @@ MEASUREMENTS = {
     "plan": pairs.plan,
     "presence": fleet.presence,
     "cache": lambda _scratch, rounds: cache.run(rounds=rounds),
+    "workers": workers.workers,
+    "lookup": workers.lookup,
+    "scaling": workers.scaling,
 }
 
 
