@@ -66,8 +66,9 @@ def fleet(workers: int = 2, *, slots: int = 1) -> Iterator[tuple[str, str, Path]
         tiers = f"{redis.url_of(1)},{s3.url('bench')}"
         for number in range(workers):
             words = [
-                *_pinned(number), sys.executable, "-m", "spyre_build.cli.main", "worker", "--broker", redis.url, "--concurrency",
-                str(slots), "--cache", f"{folder / f'worker-{number}'},{tiers}", "--name", f"bench-{number}",
+                *_pinned(number), sys.executable, "-m", "spyre_build.cli.main", "worker", "--broker", redis.url,
+                "--concurrency", str(slots), "--name", f"bench-{number}",
+                "--cache", f"{folder / f'worker-{number}'},{tiers}",
             ]  # fmt: skip
             process = subprocess.Popen(words, env=_environment(), stderr=(folder / f"worker-{number}.log").open("wb"))
             stack.callback(_end, process)
@@ -306,7 +307,7 @@ def lookup(_: Scratch, rounds: int, count: int = 10_000) -> dict[str, Any]:
 
 
 def scaling(_: Scratch, rounds: int, counts: Sequence[int] = (100, 1000, 10_000)) -> dict[str, Any]:
-    """What a fragment costs beside its compilation (claim, broker, worker, event, result), in plans of 100 to 10,000."""
+    """What a fragment costs beside compiling (claim, broker, worker, event, result), in plans of 100 to 10,000."""
     del rounds
     from spyre_cache.cache import Cache
 
