@@ -77,8 +77,8 @@ def _cache(settings: Settings) -> dict[str, str]:
 
 def _folder(name: str, path: Path) -> dict[str, str]:
     """Whether files can be made in a folder (or in the nearest one above that exists), and how much room there is."""
-    existing = next(folder for folder in (path, *path.parents) if folder.exists())
     try:
+        existing = next(folder for folder in (path, *path.parents) if folder.exists())
         with tempfile.TemporaryFile(dir=existing) as file:
             file.write(b"\0")
             file.flush()

@@ -48,9 +48,9 @@ class Builds:
         return None if document is None else _within(document.data)
 
     def list(self) -> list[str]:
-        """Ids, the latest put first."""
+        """Ids, the latest put first; of those put at one moment, as far as the store can tell, the greater id."""
         ages = self._documents.ages("builds")
-        return sorted(ages, key=lambda name: (ages[name], name))
+        return sorted(sorted(ages, reverse=True), key=ages.__getitem__)
 
 
 def _within(document: bytes) -> bytes:

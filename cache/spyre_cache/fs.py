@@ -76,6 +76,12 @@ class FileSystem:
         """Removes an empty directory."""
         path.rmdir()
 
+    def remove_tree(self, path: Path) -> None:
+        """Removes a folder and what is in it, as far as the system lets us; links in it are not followed."""
+        import shutil  # slow to import, and hardly ever needed
+
+        shutil.rmtree(path, ignore_errors=True)
+
     def fsync_dir(self, path: Path) -> None:
         """Makes the names in a directory durable."""
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

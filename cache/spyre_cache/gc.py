@@ -202,7 +202,7 @@ class _Collection:
         """Removes results, then registrations and statements, of what is not reachable, durably, before any blob."""
         for kind in _NAMED:
             for path in self._below(kind):
-                if marks.names(kind, path) or _age(path) < self._grace:
+                if marks.names(kind, path) or _age(path) < self._grace or path.is_dir():
                     continue
                 self._actions += kind == "actions"
                 self._manifests += kind == "manifests"
@@ -237,6 +237,8 @@ class _Collection:
             if path.name.removesuffix(".z") in marks.hashes or _age(path) < self._grace:
                 self._kept += 1
                 continue
+            if path.is_dir():
+                continue  # none of ours: `cache verify` reports it
             self._blobs += 1
             self._bytes += _blocks(path)
             aside.append(path)
@@ -274,8 +276,13 @@ class _Collection:
     def _tidy(self) -> None:
         """Old quarantine and the leases of the dead."""
         for name in self._root.names(self._cache.path / "quarantine"):
-            if _age(self._cache.path / "quarantine" / name) >= self._grace:
-                self._root.fs.unlink(self._cache.path / "quarantine" / name)
+            path = self._cache.path / "quarantine" / name
+            if _age(path) < self._grace:
+                continue
+            if path.is_dir() and not path.is_symlink():
+                self._root.fs.remove_tree(path)
+            else:
+                self._root.fs.unlink(path)
         for name in self._root.names(self._cache.path / "leases"):
             lease = self._cache.path / "leases" / name
             if not is_live(lease, self._grace):

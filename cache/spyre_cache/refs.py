@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import random
 import re
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Literal
+
+from msgspec import structs
 
 from spyre_cache.codec import Record, decode, encode
 from spyre_cache.digest import Digest  # noqa: TC001  msgspec reads the annotations
@@ -27,7 +31,7 @@ class RefEntry(Record, frozen=True, kw_only=True):
     """What a release's document says.
 
     `order` counts the tags of a cache, so that "newest" needs no clock: a tag has a higher one than every tag that was
-    done when it began. Two that were made at the same time may share one.
+    done when it began, and no two that are done share one.
 
     Attributes:
         statement: the release statement in its envelope, a blob.
@@ -114,6 +118,7 @@ class Refs:
                 name=name, version=version, manifest=manifest, statement=envelope, order=order, channel=channel
             )
             if self._write(entry, there):
+                self._number(entry)
                 return envelope
         raise CacheUnavailableError(f"{name}:{version} changed {_TRIES} times while it was being tagged; try again")
 
@@ -122,6 +127,23 @@ class Refs:
         if there is None:
             return self._documents.create("refs", key, encode(entry))
         return self._documents.replace("refs", key, encode(entry), expected=there)
+
+    def _number(self, entry: RefEntry) -> None:
+        """Sees to it that no other release has this one's number.
+
+        Two that are tagged at the same time may have taken the same one. Each looks after it has written, so that the
+        later of them sees the other; whoever sees one moves on.
+        """
+        key = f"{entry.name}/{entry.version}"
+        for attempt in range(_TRIES):
+            taken = {each.order for each in self.releases() if each.label != entry.label}
+            there = self._documents.get("refs", key)
+            if entry.order not in taken or there is None or _entry(key, there) != entry:
+                return  # or it was tagged anew meanwhile, which counts
+            moved = structs.replace(entry, order=1 + max(taken))
+            if self._documents.replace("refs", key, encode(moved), expected=there):
+                entry = moved
+            time.sleep(random.uniform(0, 0.005 * min(1 + attempt, 20)))  # noqa: S311  lest all move in step
 
     def untag(self, name: str, version: str) -> bool:
         """Removes a release; True when there was one. The manifest stays until it is collected."""

@@ -28,6 +28,7 @@ from __future__ import annotations
 import fcntl
 import itertools
 import os
+import stat
 import threading
 import weakref
 from contextlib import contextmanager, suppress
@@ -228,8 +229,7 @@ class Root:
                 with translated("storing", self.path):
                     self._sync_files([fd for fd, _, _ in pending.values()])
                     for final, (_, temporary, _) in pending.items():
-                        with suppress(FileExistsError):
-                            self.fs.link(temporary, final)
+                        self._link(temporary, final)
                         self._dirty[final.parent] = None
             finally:
                 for fd, temporary, _ in pending.values():
@@ -241,6 +241,24 @@ class Root:
                     del self._dirty[directory]
             for _, _, then in pending.values():
                 then()
+
+    def _link(self, temporary: Path, final: Path) -> bool:
+        """Gives a file its name; False when another has it."""
+        with suppress(FileExistsError):
+            self.fs.link(temporary, final)
+            return True
+        with suppress(FileExistsError):
+            if self._clear(final):
+                self.fs.link(temporary, final)
+                return True
+        return False
+
+    def _clear(self, path: Path) -> bool:
+        """Sets aside a folder that lies where a file belongs; True when there was one."""
+        with suppress(FileNotFoundError):
+            status = path.lstat()
+            return stat.S_ISDIR(status.st_mode) and self.quarantine(path, status.st_ino)
+        return False
 
     def _sync_files(self, descriptors: list[int]) -> None:
         if len(descriptors) < 4:
@@ -298,11 +316,10 @@ class Root:
                     self.fs.touch(temporary, age)
                     self.fs.fsync(fd)
                     if replace:
+                        self._clear(path)
                         self.fs.rename(temporary, path)
-                    else:
-                        self.fs.link(temporary, path)
-                except FileExistsError:
-                    return False
+                    elif not self._link(temporary, path):
+                        return False
                 finally:
                     self.fs.close(fd)
                     self.fs.unlink(temporary)
@@ -314,8 +331,11 @@ class Root:
         """Removes a document; True when there was one. Durable at the next flush."""
         self.writable("removing")
         with self._lock, translated("removing", path):
-            if not self.fs.unlink(path):
-                return False
+            try:
+                if not self.fs.unlink(path):
+                    return False
+            except IsADirectoryError:
+                return False  # a folder of that name is none of ours
             self._dirty[path.parent] = None
             return True
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import re
 from contextlib import suppress
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from spyre_cache.actions import Documented, Nondeterminism, read_result
-from spyre_cache.codec import Record, decode
+from spyre_cache.builds import MAX_BUILD_BYTES
+from spyre_cache.codec import Record, check_depth, decode
 from spyre_cache.digest import Digest
 from spyre_cache.errors import CacheError, InvalidRecordError
 from spyre_cache.format import FORMAT_NAME
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from spyre_cache.cache import Cache
 
 _HASH = re.compile(r"[0-9a-f]{64}")
+_ANY = re.compile(".+")
 _BLOB = re.compile(r"[0-9a-f]{64}(\.z)?")
 
 
@@ -86,13 +88,16 @@ class _Verification:
         self._two_levels("statements", _HASH, self._statement)
         self._two_levels("events", _HASH, self._event)
         self._two_levels("memo", _BLOB, lambda _path, _data: None, fan=True)
-        self._two_levels("refs", re.compile(".+"), self._ref)
+        self._two_levels("refs", _ANY, self._ref)
         for path in self._files(self._cache.path / "pins", _HASH):
             self._checked(path, self._known)
         # A claim means nothing without its tokens, and reads as none when damaged.
         self._two_levels("claims", _HASH, lambda _path, _data: None, fan=True)
-        for kind in ("builds", "leases", "tokens", "locks"):
-            for path in self._files(self._cache.path / kind, re.compile(".+")):
+        for path in self._files(self._cache.path / "builds", _ANY):
+            if self._named(path):
+                self._checked(path, self._build)
+        for kind in ("leases", "tokens", "locks"):
+            for path in self._files(self._cache.path / kind, _ANY):
                 self._named(path)
         self._temporary()
         return self._findings
@@ -114,6 +119,8 @@ class _Verification:
             path = directory / name
             if pattern.fullmatch(name) and path.is_file() and not path.is_symlink():
                 yield path
+            elif pattern.fullmatch(name) and path.is_dir() and not path.is_symlink():
+                self._add("corrupt", path, "a folder lies where a file belongs", self._set_aside)
             elif path.exists() or path.is_symlink():
                 self._add("stray", path, "nothing here has this name")
 
@@ -222,6 +229,18 @@ class _Verification:
         if said != (entry.name, entry.version, entry.manifest, entry.channel, RELEASE_TYPE):
             raise InvalidRecordError("its statement says something else")
 
+    def _build(self, _path: Path, data: bytes) -> None:
+        """What a build's document says is its writer's affair; here it is JSON of bounded size and depth."""
+        if len(data) > MAX_BUILD_BYTES:
+            raise InvalidRecordError(
+                f"a build's document has at most {MAX_BUILD_BYTES} bytes, but these are {len(data)}"
+            )
+        check_depth(data, "build's document")
+        try:
+            msgspec.json.decode(data, type=dict[str, Any])
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise InvalidRecordError(f"it is not the JSON object that a build's document is: {error}") from None
+
     def _require(self, *digests: Digest) -> None:
         # Looked for without holding: a check must not keep anything alive.
         absent = [digest for digest in digests if not self._cache.blobs.present(digest)]
@@ -229,14 +248,16 @@ class _Verification:
             more = f" and {len(absent) - 1} more" if len(absent) > 1 else ""
             raise _DanglingError(f"the blob {absent[0]}{more} is not in the cache")
 
-    def _named(self, path: Path) -> None:
+    def _named(self, path: Path) -> bool:
         try:
             check_id(path.name)
         except InvalidRecordError as error:
             self._add("stray", path, str(error))
+            return False
+        return True
 
     def _temporary(self) -> None:
-        for path in self._files(self._cache.path / "tmp", re.compile(".+")):
+        for path in self._files(self._cache.path / "tmp", _ANY):
             if not is_live(self._cache.path / "leases" / path.name.partition("~")[0], grace=0):
                 self._add("leftover", path, "was being written when its writer died", self._unlink)
 

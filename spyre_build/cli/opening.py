@@ -34,7 +34,7 @@ def open_cache(cache: str | None, *, writing: bool = False) -> Cache:
     from spyre_cache.cache import Cache
 
     path = Path(settings_of(cache).cache)
-    locked = path.is_dir() and not os.access(path, os.W_OK)
+    locked = os.access(path, os.F_OK) and not os.access(path, os.W_OK)
     return Cache.open(path, read_only=locked and not writing)
 
 

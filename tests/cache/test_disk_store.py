@@ -282,6 +282,13 @@ def test_read_only_cache_reads_and_refuses_writes(cache):
     assert sorted(p for p in cache.path.rglob("*")) == before
 
 
+@pytest.mark.parametrize("name", ["x" * 300, "x/" * 3000])
+@pytest.mark.parametrize("read_only", [True, False])
+def test_path_that_is_too_long_is_refused(tmp_path, name, read_only):
+    with pytest.raises(CacheUnavailableError, match="File name too long"):
+        Cache.open(tmp_path / name, read_only=read_only)
+
+
 def test_read_only_cache_that_is_absent_is_not_made(tmp_path):
     with pytest.raises(CacheUnavailableError, match="no cache in"):
         Cache.open(tmp_path / "none", read_only=True)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from spyre_cache import BlobNotFoundError, Cache, Digest, InvalidRecordError, LimitExceededError, ReferenceError_
@@ -113,6 +116,41 @@ def test_untag_forgets_the_name_only(cache):
     assert cache.refs.untag("m", "1")
     assert not cache.refs.untag("m", "1")
     assert cache.refs.resolve(str(manifest)) == manifest
+
+
+def test_tags_at_the_same_time_have_numbers_of_their_own(cache, tmp_path):
+    manifest = model(cache, 1)
+    barrier = threading.Barrier(8)
+
+    def tag(number):
+        with Cache.open(tmp_path / "cache") as mine:
+            barrier.wait()
+            mine.refs.tag(f"m{number % 3}", str(number), manifest)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(tag, range(8)))
+    orders = [entry.order for entry in cache.refs.releases()]
+    assert len(orders) == len(set(orders)) == 8
+    cache.refs.tag("m0", "last", manifest)
+    assert cache.refs.releases()[0].label == "m0:last"
+
+
+def test_tag_that_others_win_at_the_same_time_is_refused(cache, tmp_path):
+    manifests = [model(cache, number) for number in range(4)]
+    barrier = threading.Barrier(4)
+
+    def tag(manifest):
+        with Cache.open(tmp_path / "cache") as mine:
+            barrier.wait()
+            try:
+                mine.refs.tag("m", "1", manifest)
+            except ReferenceError_:
+                return None
+            return manifest
+
+    with ThreadPoolExecutor(4) as pool:
+        (winner,) = filter(None, pool.map(tag, manifests))
+    assert cache.refs.resolve("m:1") == winner
 
 
 def test_pins_are_listed_until_removed(cache):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from spyre_cache import Cache
+from spyre_cache import Cache, Digest
 from tests.cache.worlds import flip, key_of, model, result
+
+TEXT = b"words " * 5000
 
 
 @pytest.fixture
@@ -126,3 +128,83 @@ def test_verdict_remembered_from_before_does_not_count(cache):
     Verdicts(cache.root).record(path, path.stat())
     assert bytes(cache.blobs.map(digest)[:3]) == b"rot"
     assert summary(cache.verify()) == [("corrupt", "blobs")]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"{", b"[]", b"1", b'{"a":"\xff"}', b'{"a":' + b"[" * 300 + b"]" * 300 + b"}", b'{"a":"' + bytes(10) + b'"}'],
+    ids=["empty", "cut", "list", "number", "text", "deep", "nul"],
+)
+def test_build_document_that_is_no_json_object_is_corrupt_and_set_aside(cache, data):
+    cache.builds.put("b", data)
+    assert [(finding.kind, finding.path) for finding in cache.verify()] == [("corrupt", "builds/b")]
+    assert [finding.repaired for finding in cache.verify(repair=True)] == [True]
+    assert cache.verify() == []
+    assert cache.builds.list() == []
+
+
+def test_build_document_that_is_too_large_is_corrupt(cache, monkeypatch):
+    cache.builds.put("b", b'{"a":"%s"}' % (b"x" * 1000))
+    monkeypatch.setattr("spyre_cache.verify.MAX_BUILD_BYTES", 1000)
+    (finding,) = cache.verify()
+    assert (finding.kind, finding.path) == ("corrupt", "builds/b")
+    assert "at most 1000 bytes" in finding.message
+
+
+@pytest.mark.parametrize("raw", [True, False])
+def test_folder_at_the_place_of_a_blob_is_corrupt_and_set_aside(cache, raw):
+    digest = Digest.of(TEXT)
+    folder = cache.path / "blobs" / digest.hash[:2] / (digest.hash + ("" if raw else ".z"))
+    (folder / "inner").mkdir(parents=True)
+    (folder / "inner" / "notes.txt").write_bytes(b"not ours")
+    assert cache.blobs.missing([digest]) == {digest}
+    (finding,) = cache.verify()
+    assert (finding.kind, finding.path) == ("corrupt", str(folder.relative_to(cache.path)))
+    assert "a folder lies where a file belongs" in finding.message
+    assert [finding.repaired for finding in cache.verify(repair=True)] == [True]
+    assert cache.verify() == []
+    assert cache.blobs.put(TEXT, raw=raw) == digest
+    assert cache.blobs.get(digest) == TEXT
+    # What was set aside goes in time, and hinders nobody until then.
+    cache.collect(grace=0)
+    assert list((cache.path / "quarantine").iterdir()) == []
+
+
+@pytest.mark.parametrize("raw", [True, False])
+def test_folder_at_the_place_of_a_blob_gives_way_to_it(cache, raw):
+    digest = Digest.of(TEXT)
+    folder = cache.path / "blobs" / digest.hash[:2] / (digest.hash + ("" if raw else ".z"))
+    folder.mkdir(parents=True)
+    assert not cache.blobs.delete(digest)
+    cache.collect(grace=0)
+    assert folder.is_dir()
+    cache.blobs.put(TEXT, raw=raw)
+    assert cache.blobs.get(digest) == TEXT
+    assert cache.verify() == []
+    assert cache.root.corrupt == 1
+
+
+@pytest.mark.parametrize("kind", ["actions", "builds", "refs"])
+def test_folder_at_the_place_of_a_document_gives_way_to_it(cache, kind):
+    path = files(cache, kind)[0]
+    data = path.read_bytes()
+    path.unlink()
+    (path / "inner").mkdir(parents=True)
+    assert summary(cache.verify()) == [("corrupt", kind)]
+    cache.collect(grace=0)
+    key = f"{path.parent.name}/{path.name}" if kind == "refs" else path.name
+    assert cache.documents.get(kind, key) is None
+    assert not cache.documents.remove(kind, key)
+    if kind == "builds":
+        assert cache.documents.replace(kind, key, data)
+    else:
+        assert cache.documents.create(kind, key, data)
+    assert cache.documents.get(kind, key).data == data
+
+
+def test_blob_is_not_taken_for_there_because_a_folder_has_its_size(cache):
+    folder = cache.path / "blobs" / "aa" / ("aa" * 32)
+    folder.mkdir(parents=True)
+    digest = Digest(folder.name, folder.stat().st_size)
+    assert cache.blobs.missing([digest]) == {digest}
+    assert digest not in set(cache.blobs.iter())

@@ -103,6 +103,7 @@ def test_no_words_shows_the_help():
         (["cache", "ls", "--cache", ""], 2, "--cache is a path"),
         (["cache", "ls", "--cache", "s3://b"], 2, "a cache in one directory"),
         (["cache", "ls", "--cache", "/proc/version"], 5, "a cache is a directory"),
+        (["cache", "ls", "--cache", "x" * 300], 5, "File name too long"),
         (["inspect", "nosuch:1"], 3, "no release 'nosuch:1'"),
         (["inspect", "blake3:123456"], 3, "no manifest blake3:123456"),
         (["inspect", "UPPER"], 2, "lowercase"),

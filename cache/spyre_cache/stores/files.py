@@ -50,11 +50,12 @@ def open_if_there(path: Path) -> int | None:
 
 
 def is_at(raw: Path, packed: Path, size: int) -> bool:
-    """Whether either form is there; of the raw one the size is known to fit."""
+    """Whether either form is there; of the raw one the size is known to fit. A folder of that name is none."""
     with suppress(FileNotFoundError):
-        if raw.stat().st_size == size:
+        status = raw.stat()
+        if status.st_size == size and stat.S_ISREG(status.st_mode):
             return True
-    return packed.exists()
+    return packed.is_file()
 
 
 def plain_size(path: Path) -> int:
@@ -62,10 +63,13 @@ def plain_size(path: Path) -> int:
 
     Raises:
         OSError: it cannot be read.
-        InvalidRecordError: it is no envelope, though its name says so.
+        InvalidRecordError: it is no envelope, though its name says so, or no file at all.
     """
     if path.suffix != PACKED:
-        return path.stat().st_size
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise InvalidRecordError(f"a blob is a file, and {path} is none")
+        return status.st_size
     with EnvelopeReader(os.open(path, os.O_RDONLY | os.O_CLOEXEC)) as reader:
         return reader.plain_size
 
