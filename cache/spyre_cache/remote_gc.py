@@ -13,7 +13,7 @@ import os
 import time
 from collections import Counter
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from spyre_cache.chunks import is_chunked
 from spyre_cache.codec import Record
@@ -21,7 +21,7 @@ from spyre_cache.errors import CacheUnavailableError
 from spyre_cache.mentions import mentions
 from spyre_cache.remote_marks import Marks, Memory
 from spyre_cache.stores.object import chunk_path, chunks_of, digest_of
-from spyre_cache.stores.object_documents import REMOVED
+from spyre_cache.stores.object_documents import REMOVED, document_path
 from spyre_cache.stores.object_holds import (
     HOLD_SECONDS,
     HOLDS,
@@ -32,7 +32,7 @@ from spyre_cache.stores.object_holds import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from spyre_cache.digest import Digest
     from spyre_cache.stores.documents import Kind
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 GRACE_SECONDS = 24 * 3600.0
 _NAMED: Final[tuple[Kind, ...]] = ("actions", "documents", "manifests", "statements", "events")  # in this order
 _BATCH = 500
+_T = TypeVar("_T")
 _RUNNING = "gc/running"
 _RUNNING_SECONDS = 900.0  # a collection shows life more often than that
 
@@ -175,19 +176,35 @@ class _Collection:
 
     def _drop(self, names: list[tuple[Kind, str]], grace: float) -> list[tuple[Kind, str, bytes]]:
         """Removes documents, remembering them."""
-        for kind, _ in names:
-            if kind in ("actions", "manifests"):
-                self._count[kind] += 1
         if self._dry_run:
+            self._counted((kind for kind, _ in names), 1)
             return []
         dropped: list[tuple[Kind, str, bytes]] = []
         for kind in _NAMED:
-            keys = [key for its, key in names if its == kind]
-            for key, document in self._documents.get_many(kind, keys).items():
-                if document.age >= grace:  # else touched meanwhile: somebody has just used it
-                    dropped.append((kind, key, document.data))
-            self._documents.remove_many(kind, [key for its, key, _ in dropped if its == kind])
+            contents = self._documents.get_many(kind, [key for its, key in names if its == kind])
+            keys = {document_path(kind, key): key for key in contents}
+            for batch in _batches(list(keys)):
+                found = self._drop_batch(batch, grace)
+                dropped += [(kind, keys[path], contents[keys[path]].data) for path in found]
+        self._counted((kind for kind, _, _ in dropped), 1)
         return dropped
+
+    def _counted(self, kinds: Iterable[Kind], step: int) -> None:
+        for kind in kinds:
+            if kind in ("actions", "manifests"):
+                self._count[kind] += step
+
+    def _drop_batch(self, paths: list[str], grace: float) -> list[str]:
+        with self._announced(paths) as held:
+            now = self._objects.now()
+            there = self._objects.each(self._objects.head, paths)
+            gone = [
+                meta.path
+                for meta in there
+                if meta is not None and meta.path not in held and now - meta.modified >= grace
+            ]
+            self._erase(gone)
+        return gone
 
     def _put_back(self, dropped: list[tuple[Kind, str, bytes]], grace: float) -> Marks:
         """Marks until no name that was dropped turns out to be in use after all."""
@@ -199,9 +216,8 @@ class _Collection:
             for item in back:
                 kind, key, data = item
                 self._documents.create(kind, key, data)
-                if kind in ("actions", "manifests"):
-                    self._count[kind] -= 1
                 dropped.remove(item)
+            self._counted((kind for kind, _, _ in back), -1)
 
     # --- blobs and chunks ---
 
@@ -234,8 +250,7 @@ class _Collection:
         return () if stored is None else chunks_of(stored.data, item[1])
 
     def _sweep(self, doomed: list[Meta]) -> None:
-        for start in range(0, len(doomed), _BATCH):
-            batch = doomed[start : start + _BATCH]
+        for batch in _batches(doomed):
             gone = batch if self._dry_run else self._sweep_batch(batch)
             for meta in gone:
                 self._listed.pop(meta.path, None)
@@ -243,24 +258,33 @@ class _Collection:
                 self._count["blob_bytes"] += meta.size
 
     def _sweep_batch(self, batch: list[Meta]) -> list[Meta]:
-        """Removes those of a batch that nobody has come to need: announced first, looked at second."""
-        began = time.monotonic()
-        self._objects.put(SWEEP, "".join(f"{meta.path}\n" for meta in batch).encode())
-        try:
-            held = read_holds(self._objects, self._memory.holds)
+        """Removes those of a batch that nobody has come to need."""
+        with self._announced([meta.path for meta in batch]) as held:
             now = self._objects.each(self._objects.head, [meta.path for meta in batch])
             gone = [
                 meta
                 for meta, there in zip(batch, now, strict=True)
                 if there is not None and meta.path not in held and _is_same(meta, there)
             ]
-            self._count["rescued"] += len(batch) - len(gone)
-            if time.monotonic() - began > SWEEP_SECONDS / 2:
-                raise CacheUnavailableError(f"{self._objects.shown} is too slow to collect garbage in; try again later")
-            self._objects.delete(meta.path for meta in gone)
+            self._erase([meta.path for meta in gone])
+        self._count["rescued"] += len(batch) - len(gone)
+        return gone
+
+    @contextmanager
+    def _announced(self, paths: list[str]) -> Iterator[set[str]]:
+        """Within, these paths may be removed, but for those given, which somebody holds. Announced, then looked at."""
+        self._began = time.monotonic()
+        self._objects.put(SWEEP, "".join(f"{path}\n" for path in paths).encode())
+        try:
+            yield read_holds(self._objects, self._memory.holds)
         finally:
             self._objects.delete([SWEEP])
-        return gone
+
+    def _erase(self, paths: list[str]) -> None:
+        """Removes what was announced, unless that is so long ago that nobody believes it any more."""
+        if time.monotonic() - self._began > SWEEP_SECONDS / 2:
+            raise CacheUnavailableError(f"{self._objects.shown} is too slow to collect garbage in; try again later")
+        self._objects.delete(paths)
 
     # --- budget ---
 
@@ -327,6 +351,10 @@ class _Collection:
                 if self._now - meta.modified >= HOLD_SECONDS and (kind == "leases" or meta.size <= len(REMOVED))
             ]
         self._objects.delete(over)
+
+
+def _batches(items: list[_T]) -> Iterator[list[_T]]:
+    return (items[start : start + _BATCH] for start in range(0, len(items), _BATCH))
 
 
 def _hash(path: str) -> str:

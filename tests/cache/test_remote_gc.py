@@ -9,14 +9,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from spyre_cache import CacheUnavailableError, Digest
+from spyre_cache import CacheUnavailableError, Digest, remote_gc
 from spyre_cache.actions import ActionCache
 from spyre_cache.builds import Builds
 from spyre_cache.codec import decode, encode
 from spyre_cache.objects.action import ActionResult, OutputFile
 from spyre_cache.objects.manifest import Manifest
 from spyre_cache.objects.plan import PlanAction, PlanRecord
-from spyre_cache.refs import Pins, Refs, Statements
+from spyre_cache.refs import Known, Pins, Refs, Statements
 from spyre_cache.remote_gc import collect_objects
 from spyre_cache.remote_marks import LEASE_SECONDS
 from spyre_cache.stores import object_holds
@@ -245,14 +245,14 @@ def test_blob_put_or_found_during_the_sweep_stays(cache, opened, monkeypatch):
 def test_name_that_comes_into_use_after_the_first_marking_is_put_back(cache, opened, monkeypatch):
     one, two = model(cache, 1), model(cache, 2)
     other = opened()
-    remove = cache.documents.remove_many
+    drop = remote_gc._Collection._drop
 
-    def meanwhile(kind, keys):
-        remove(kind, keys)
-        if kind == "events":  # the last
-            other.refs.tag("m", "1", one)
+    def meanwhile(self, names, grace):
+        dropped = drop(self, names, grace)
+        other.documents.create("pins", one.hash, encode(Known(manifest=one)))  # without a look at what is there
+        return dropped
 
-    monkeypatch.setattr(cache.documents, "remove_many", meanwhile)
+    monkeypatch.setattr(remote_gc._Collection, "_drop", meanwhile)
     cache.later(2 * DAY)
     found = cache.collect()
     assert (found.manifests, found.actions) == (1, 1)
@@ -280,6 +280,15 @@ def test_chunks_stay_with_the_last_blob_that_consists_of_them(cache):
 
 
 # --- faults ---
+
+
+def test_name_that_is_found_stays(cache, opened):
+    one = model(cache, 1)
+    finder = opened(refresh=0.0)
+    finder.refs.register(one)
+    found = cache.later(3600).collect(grace=0)
+    assert (found.manifests, found.actions, found.blobs) == (0, 0, 0)
+    assert_complete(cache, one)
 
 
 def test_two_collections_do_not_meet_and_a_dead_one_is_succeeded(cache):

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from spyre_cache.errors import InvalidRecordError, LimitExceededError
 from spyre_cache.stores.documents import MAX_DOCUMENT_BYTES, Document, DocumentStore, Kind, check_key
-from spyre_cache.stores.object_holds import REFRESH_SECONDS
+from spyre_cache.stores.object_holds import REFRESH_SECONDS, Holds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -50,6 +50,7 @@ class ObjectDocuments(DocumentStore):
         self.url = objects.shown
         self.objects = objects
         self._refresh = refresh
+        self._holds = Holds(objects, refresh=refresh)
         self._young: dict[str, float] = {}  # paths, and until when by our own steps a touch can wait
         self._lock = threading.Lock()
 
@@ -99,10 +100,14 @@ class ObjectDocuments(DocumentStore):
             there = self._read(path)
             if there is None:
                 continue
-            if there.data != REMOVED:
-                return there.data[:_HEAD_BYTES] == version
-            if self._swap(kind, path, there, body):
+            if there.data[:_HEAD_BYTES] == version:
                 return True
+            if there.data == REMOVED:
+                if self._swap(kind, path, there, body):
+                    return True
+            elif not self._holds.secure([there.meta]):
+                # Whoever finds it there counts on its staying.
+                return False
         return False
 
     def replace(self, kind: Kind, key: str, data: bytes, *, expected: Document | None = None) -> bool:
@@ -172,11 +177,6 @@ class ObjectDocuments(DocumentStore):
                 return False
             self.objects.delete([path])
             return True
-
-    def remove_many(self, kind: Kind, keys: Iterable[str]) -> None:
-        """Removes documents whatever they are by now; those that are not there are no error."""
-        with self.objects.exclusive(kind):
-            self.objects.delete(document_path(kind, key) for key in keys)
 
     def close(self) -> None:
         """Ends the threads, which the blobs share."""
