@@ -145,8 +145,9 @@ class Driver:
         self._doubtful |= wanted.keys() - swapped
         ready = [(Task(action=key, build=self.build), self._outstanding[key]) for key in wanted if key in swapped]
         if ready:
-            self.executor.dispatch(ready)
+            # Noted first: a worker may begin before the last of them is sent.
             self.journal.queued(task.action for task, _ in ready)
+            self.executor.dispatch(ready)
 
     def _refused(self, key: str, standing: Standing, refusal: states.Refusal) -> None:
         claim = standing.claim

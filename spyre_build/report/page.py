@@ -156,8 +156,8 @@ def _view(report: Report) -> dict[str, Any]:
 def _skew_note(report: Report) -> list[str]:
     if not report.skewed:
         return []
-    runs = count(report.skewed, "run")
-    return [f"the clock of a worker disagrees with the submitter's: {runs} are placed by their measured length"]
+    runs = count(report.skewed, "run is", "runs are")
+    return [f"the clock of a worker disagrees with the submitter's: {runs} placed by the measured length"]
 
 
 def _with_logs(view: dict[str, Any], logs: list[dict[str, Any]], report: Report) -> None:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from spyre_build.builds import BuildAction
     from spyre_build.report.model import Run
 
-TOLERANCE = 0.05
-"""Seconds by which clocks may differ before it is worth a word."""
+TOLERANCE = 2.0
+"""Seconds by which clocks may differ, or a busy submitter may be late to note a time, before it is worth a word."""
 _TOUCH = 0.01
 """Seconds by which one run may begin before the last one's end and still share its lane."""
 
@@ -105,9 +105,9 @@ def times_of(action: BuildAction, started: float, seconds: float) -> Times:
         began = known - seconds
     if began is None:
         return Times(queued=queued, ended=known, skewed=skewed)
-    if first is not None:
-        began = max(began, first)
     began = min(began, known)
+    if first is not None:
+        queued = min(first, began)
     ended = min(known, began + seconds) if seconds > 0 else known
     return Times(queued=queued, began=began, ended=ended, skewed=skewed)
 

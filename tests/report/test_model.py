@@ -195,6 +195,11 @@ def test_times_within_the_submitters_clock_are_kept():
     assert (found.queued, found.began, found.ended, found.skewed) == (1, 2, 7, False)
 
 
+def test_times_noted_a_little_late_are_put_in_order():
+    found = times_of(action(queued=START + 1.5, began=START + 1, ended=START + 9), START, 5.0)
+    assert (found.queued, found.began, found.ended, found.skewed) == (1, 1, 6, False)
+
+
 @pytest.mark.parametrize("began", [-3600.0, 3600.0])
 def test_times_of_a_skewed_clock_come_from_the_measured_length(began):
     found = times_of(action(queued=START + 1, began=START + began, ended=START + 9), START, 5.0)
