@@ -34,7 +34,7 @@ def presence(scratch: Scratch, rounds: int) -> dict[str, Any]:
     from services import Redis, Seaweed
 
     from spyre_cache.stores.object import ObjectStore
-    from spyre_cache.stores.object_client import open_objects
+    from spyre_cache.stores.object_opening import open_objects
     from spyre_cache.stores.redis import open_redis
 
     blobs = [b"blob %d" % n for n in range(DIGESTS)]

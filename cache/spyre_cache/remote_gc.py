@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from spyre_cache.stores.object_documents import ObjectDocuments
 
 GRACE_SECONDS = 24 * 3600.0
+BUDGET_GRACE_SECONDS = 3 * REFRESH_SECONDS  # what is found within the first third of it is not held
 _NAMED: Final[tuple[Kind, ...]] = ("actions", "documents", "manifests", "statements", "events")  # in this order
 _BATCH = 500
 _T = TypeVar("_T")
@@ -90,7 +91,8 @@ def collect_objects(
         blobs: the tier's blobs.
         documents: its documents.
         grace: seconds for which anything new stays; longer than the longest build.
-        max_bytes: what may stay, as far as it is no root, not held and older than an hour; None for no bound.
+        max_bytes: what may stay, as far as it is no root, not held and older than three hours; None for no
+            bound.
         dry_run: only count.
 
     Raises:
@@ -146,7 +148,7 @@ class _Collection:
         dropped = self._drop(self._unused(marks), self._grace)
         if not self._dry_run:
             marks = self._put_back(dropped, self._grace)
-        self._sweep(self._doomed(marks.hashes, self._grace))
+        self._clear(marks.hashes, self._grace)
         if self._max_bytes is not None:
             self._shrink(self._max_bytes)
         if not self._dry_run:
@@ -221,29 +223,36 @@ class _Collection:
 
     # --- blobs and chunks ---
 
-    def _doomed(self, used: set[str], grace: float) -> list[Meta]:
-        """Blobs that nothing mentions, and chunks that no blob consists of that stays."""
-        kept: list[tuple[Meta, Digest]] = []
-        doomed: list[tuple[Meta, Digest]] = []
+    def _clear(self, used: set[str], grace: float) -> None:
+        """Removes blobs that nothing mentions, then chunks that no blob consists of that is still there."""
+        self._sweep(self._unmentioned(used, grace))
+        self._sweep(self._loose(used, grace))
+
+    def _unmentioned(self, used: set[str], grace: float) -> list[Meta]:
+        return [
+            meta
+            for meta in self._listed.values()
+            if meta.path.startswith("blobs/") and self._is_old(meta, grace) and _hash(meta.path) not in used
+        ]
+
+    def _loose(self, used: set[str], grace: float) -> list[Meta]:
+        large = []
         for meta in self._listed.values():
             digest = digest_of(meta.path)
-            if digest is None:
-                continue
-            if meta.path.startswith("blobs/"):
-                old = digest.hash not in used and self._now - meta.modified >= grace
-                (doomed if old else kept).append((meta, digest))
-        large = [(meta, digest) for meta, digest in kept if is_chunked(digest.size)]
+            if digest is not None and is_chunked(digest.size):
+                large.append((meta, digest))
         needed = {chunk_path(chunk) for chunks in self._objects.each(self._chunks, large) for chunk in chunks}
-        chunks = [
+        return [
             meta
             for meta in self._listed.values()
             if meta.path.startswith("chunks/")
             and meta.path not in needed
+            and self._is_old(meta, grace)
             and _hash(meta.path) not in used
-            and self._now - meta.modified >= grace
         ]
-        # Lists go before what they list.
-        return [meta for meta, _ in doomed] + chunks
+
+    def _is_old(self, meta: Meta, grace: float) -> bool:
+        return digest_of(meta.path) is not None and self._now - meta.modified >= grace
 
     def _chunks(self, item: tuple[Meta, Digest]) -> tuple[Digest, ...]:
         stored = self._objects.get(item[0].path)
@@ -293,13 +302,14 @@ class _Collection:
         excess = sum(meta.size for meta in self._listed.values()) - max_bytes
         if excess <= 0:
             return
-        grace = min(self._grace, REFRESH_SECONDS)
+        grace = min(self._grace, BUDGET_GRACE_SECONDS)
         marks = self._mark(grace)
         spare = sorted(((age, key) for key, age in marks.ages["actions"].items() if not marks.names(key)), reverse=True)
         needs = self._needs(marks, [key for _, key in spare])
         users = Counter(item for some in needs.values() for item in some)
         sizes = self._sizes()
-        excess -= sum(meta.size for meta in self._doomed(marks.hashes | users.keys(), grace))
+        loose = self._unmentioned(marks.hashes | users.keys(), grace)
+        excess -= sum(sizes.get(_hash(meta.path), 0) for meta in loose)
         victims: list[tuple[Kind, str]] = []
         released: set[str] = set()
         for _, key in spare:
@@ -315,7 +325,7 @@ class _Collection:
         dropped = self._drop(victims, grace)
         if not self._dry_run:
             marks = self._put_back(dropped, grace)
-        self._sweep(self._doomed(marks.hashes | (users.keys() - released), grace))
+        self._clear(marks.hashes | (users.keys() - released), grace)
 
     def _needs(self, marks: Marks, keys: list[str]) -> dict[str, set[str]]:
         """What only stays for a result: its outputs and log, its action and fragment."""
@@ -351,6 +361,7 @@ class _Collection:
                 if self._now - meta.modified >= HOLD_SECONDS and (kind == "leases" or meta.size <= len(REMOVED))
             ]
         self._objects.delete(over)
+        self._objects.remove_unfinished(HOLD_SECONDS)
 
 
 def _batches(items: list[_T]) -> Iterator[list[_T]]:

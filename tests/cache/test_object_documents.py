@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from spyre_cache.stores.object_client import open_objects
 from spyre_cache.stores.object_documents import ObjectDocuments, document_path
+from spyre_cache.stores.object_opening import open_objects
 from tests.cache.document_conformance import DocumentConformance
 
 

@@ -12,8 +12,8 @@ from services import BUCKET, READER_KEY, READER_SECRET, FaultyHttp
 
 from spyre_cache import BlobNotFoundError, CacheUnavailableError, CorruptBlobError, Digest, ReadOnlyCacheError
 from spyre_cache.stores.object import ObjectStore, blob_path, chunk_path, chunks_of, open_object
-from spyre_cache.stores.object_client import open_objects
 from spyre_cache.stores.object_holds import SWEEP, read_holds
+from spyre_cache.stores.object_opening import open_objects
 from tests.cache.store_conformance import MIB, SAMPLES, StoreConformance, noise
 
 SLOW_DOWN = "<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from contextlib import suppress
@@ -21,8 +22,8 @@ from spyre_cache.remote_gc import collect_objects
 from spyre_cache.remote_marks import LEASE_SECONDS
 from spyre_cache.stores import object_holds
 from spyre_cache.stores.object import ObjectStore, blob_path
-from spyre_cache.stores.object_client import open_objects
 from spyre_cache.stores.object_documents import ObjectDocuments
+from spyre_cache.stores.object_opening import open_objects
 from tests.cache.store_conformance import MIB, noise
 from tests.cache.worlds import action, key_of, model
 
@@ -279,6 +280,31 @@ def test_chunks_stay_with_the_last_blob_that_consists_of_them(cache):
     assert list(cache.objects.list("chunks")) == []
 
 
+def test_large_blob_found_during_the_sweep_keeps_its_chunks(cache, monkeypatch):
+    digest = cache.blobs.put(noise(6 * MIB), raw=True)
+    read = object_holds.read_holds
+
+    def meanwhile(objects, known=None):
+        if known is not None and objects.get(object_holds.SWEEP) is not None:
+            objects.put(f"{object_holds.HOLDS}/x", f"{blob_path(digest)}\n".encode())
+        return read(objects, known)
+
+    monkeypatch.setattr("spyre_cache.remote_gc.read_holds", meanwhile)
+    assert cache.collect(grace=0).blobs == 0
+    assert cache.blobs.get(digest) == noise(6 * MIB)
+
+
+def test_half_written_files_of_the_dead_go_after_a_day(tmp_path):
+    cache = Shared(f"file://{tmp_path}/d")
+    digest = cache.blobs.put(b"x")
+    for name, age in (("#1", 2 * DAY), ("#2", 10.0), ("#x", 2 * DAY)):
+        file = (tmp_path / "d" / blob_path(digest)).with_name("half" + name)
+        file.write_bytes(b"half")
+        os.utime(file, (time.time() - age,) * 2)
+    cache.collect()
+    assert sorted(p.name for p in (tmp_path / "d").rglob("half*")) == ["half#2", "half#x"]
+
+
 # --- faults ---
 
 
@@ -351,7 +377,7 @@ def test_budget_drops_the_least_recently_used_and_never_a_root(cache, monkeypatc
     monkeypatch.setattr(
         cache.documents, "ages", lambda kind, prefix="": {k: order.get(k, a) for k, a in ages(kind, prefix).items()}
     )
-    cache.later(7200)
+    cache.later(4 * 3600)
     before = cache.collect(dry_run=True)
     assert before.evicted == 0
     room = before.kept_bytes - 120_000
@@ -367,8 +393,9 @@ def test_budget_drops_the_least_recently_used_and_never_a_root(cache, monkeypatc
     assert_complete(cache, released)
 
 
-def test_budget_keeps_what_is_younger_than_an_hour(cache):
+def test_budget_keeps_what_is_younger_than_three_hours(cache):
     keys = results(cache, 2)
+    cache.later(2.9 * 3600)
     assert cache.collect(max_bytes=0).evicted == 0
     assert all(cache.actions.get(key) for key in keys)
 

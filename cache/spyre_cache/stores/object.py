@@ -36,12 +36,14 @@ from spyre_cache.errors import (
 from spyre_cache.stores.base import BlobStore, Buffer, Source
 from spyre_cache.stores.envelope import pack, shrinks, unpack
 from spyre_cache.stores.files import blocks_of
-from spyre_cache.stores.object_client import Meta, Objects, Stored, open_objects
 from spyre_cache.stores.object_documents import ObjectDocuments
 from spyre_cache.stores.object_holds import REFRESH_SECONDS, Holds
+from spyre_cache.stores.object_opening import open_objects
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+    from spyre_cache.stores.object_client import Meta, Objects, Stored
 
 _RAW, _ENVELOPE, _CHUNKS = b"r", b"z", b"c"
 _FORMAT = b"spyre-cache-objects 1\n"

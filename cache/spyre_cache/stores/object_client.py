@@ -1,12 +1,4 @@
-"""The one place where object stores are opened (through `obstore`), and where their errors become sentences.
-
-    s3://bucket/prefix        AWS_* environment: credentials, region, AWS_ENDPOINT_URL for other servers
-    gs://bucket/prefix        GOOGLE_* environment
-    az://container/prefix     AZURE_* environment
-    file:///dir               a directory, which machines may share
-
-S3 and directories are tested; Google's and Azure's come with the library and have never been run by this project.
-"""
+"""Objects in a bucket or directory, one by one and many at a time, through `obstore`."""
 
 from __future__ import annotations
 
@@ -17,30 +9,26 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
-from urllib.parse import unquote, urlsplit
 
-from spyre_cache.errors import CacheUnavailableError, LimitExceededError, ReadOnlyCacheError
+from spyre_cache.errors import LimitExceededError, ReadOnlyCacheError
+from spyre_cache.stores.object_errors import translated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
 
     from obstore.store import ObjectStore as AnyStore
 
     from spyre_cache.stores.base import Buffer
 
-SCHEMES = ("s3", "gs", "az", "file")
 PARALLEL = 16  # requests under way at once
-CONNECT_SECONDS = 3
-REQUEST_SECONDS = 10  # for one request with at most a chunk of 2 MiB, or a document
-RETRIES = 5
-RETRY_SECONDS = 15  # after so long no other try is begun
 MAX_OBJECT_BYTES = 256 << 20
 _CLOCK = "clock"
 _CLOCK_SECONDS = 600.0  # how long a measured difference of clocks is believed
 _PAGE = 1000
+
+_UNFINISHED = re.compile(r"#[0-9]+$")  # what the library calls a file before it is whole
 
 _In = TypeVar("_In")
 _Out = TypeVar("_Out")
@@ -257,6 +245,13 @@ class Objects:
         with self._translated(f"touching {path}"), suppress(FileNotFoundError):
             os.utime(self.directory / path)
 
+    def remove_unfinished(self, seconds: float) -> None:
+        """Removes what writers that died have left half-written in a directory, when it is that old."""
+        for path in self.directory.rglob("*#*") if self.directory is not None else ():
+            with suppress(OSError):
+                if _UNFINISHED.search(path.name) and time.time() - path.stat().st_mtime >= seconds:
+                    path.unlink()
+
     def _synced(self, path: str) -> None:
         """A file and its name survive a power cut; buckets see to that themselves."""
         if self.directory is None:
@@ -288,135 +283,3 @@ class Objects:
 
 def _meta(found: Any) -> Meta:
     return Meta(found["path"], found["last_modified"].timestamp(), found["size"], found["e_tag"] or "")
-
-
-# --- opening ---
-
-
-def open_objects(url: str) -> Objects:
-    """The objects at a URL; nothing is asked of the store yet.
-
-    Raises:
-        CacheUnavailableError: no URL of an object store, or settings that the store does not understand.
-    """
-    from obstore.exceptions import BaseError
-
-    parts = urlsplit(url)
-    shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-    sane = parts.scheme in SCHEMES and not parts.query and not parts.fragment and "@" not in parts.netloc
-    if parts.scheme == "file":
-        sane = sane and parts.netloc in {"", "localhost"} and parts.path.startswith("/") and "%00" not in parts.path
-    else:
-        sane = sane and bool(parts.netloc)
-    if not sane or ".." in parts.path.split("/"):
-        raise CacheUnavailableError(
-            f"an object store is given as s3://bucket/prefix, gs://…, az://… or file:///dir, not as {shown!r}; "
-            "credentials come from the environment"
-        )
-    try:
-        if parts.scheme == "file":
-            directory = Path(unquote(parts.path))
-            return Objects(_local(directory), shown, directory)
-        return Objects(_bucket(parts.scheme, parts.netloc, parts.path.strip("/")), shown)
-    except (BaseError, OSError, ValueError) as error:
-        raise translated(error, shown, "opening it") from None
-
-
-def _local(directory: Path) -> AnyStore:
-    from obstore.store import LocalStore
-
-    return LocalStore(directory, mkdir=True)
-
-
-def _bucket(scheme: str, bucket: str, prefix: str) -> AnyStore:
-    from obstore.store import AzureStore, GCSStore, S3Store
-
-    kinds: dict[str, Any] = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}
-    return kinds[scheme](  # type: ignore[no-any-return]
-        bucket,
-        prefix=prefix or None,
-        client_options={
-            "connect_timeout": timedelta(seconds=CONNECT_SECONDS),
-            "timeout": timedelta(seconds=REQUEST_SECONDS),
-            # Without TLS only where somebody wrote http:// on purpose.
-            "allow_http": _endpoint(scheme).startswith("http://"),
-        },
-        retry_config={
-            "max_retries": RETRIES,
-            "retry_timeout": timedelta(seconds=RETRY_SECONDS),
-            "backoff": {
-                "init_backoff": timedelta(milliseconds=100),
-                "max_backoff": timedelta(seconds=5),
-                "base": 2,
-            },
-        },
-        **_settings(scheme),
-    )
-
-
-def _endpoint(scheme: str) -> str:
-    if scheme != "s3":
-        return ""
-    return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL", "")
-
-
-def _settings(scheme: str) -> dict[str, Any]:
-    """What the library does not take from the environment as the AWS tools do."""
-    if scheme != "s3":
-        return {}
-    settings = {}
-    if endpoint := _endpoint(scheme):
-        settings["endpoint"] = endpoint
-    if not os.environ.get("AWS_REGION") and not os.environ.get("AWS_DEFAULT_REGION"):
-        settings["region"] = "us-east-1"
-    return settings
-
-
-# --- errors ---
-
-_METADATA = "169.254.169.254"  # where clouds give credentials to their machines: asked when there are no others
-_FAILED = re.compile(r"Error performing ([A-Z]+ [^ ]+) in [0-9.]+[mµ]?s(?:, after ([0-9]+) retries[^-]*)? ?- (.*)")
-_CODE = re.compile(r"<Code>([^<]{1,100})</Code>")
-_MESSAGE = re.compile(r"<Message>([^<]{0,300})</Message>")
-_STATUS = re.compile(r"status code: ([0-9]{3} [A-Za-z ]{2,40})")
-_SECRET = re.compile(r"(Signature|Credential|AWSAccessKeyId|X-Amz-[A-Za-z-]+|SecurityToken)([=>][^&<\s\"]*)")
-
-
-def translated(error: Exception, shown: str, doing: str) -> CacheUnavailableError:
-    """The sentence for what a store raised; never with credentials in it."""
-    from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
-
-    text = str(error).partition("\n\nDebug source:")[0]
-    code = _CODE.search(text)
-    name = code[1] if code else ""
-    if name == "NoSuchBucket":
-        return CacheUnavailableError(f"{shown}: there is no such bucket; make it, or correct the URL")
-    said = _said(text)
-    if name in {"InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "RequestTimeTooSkewed"}:
-        return CacheUnavailableError(
-            f"{shown} refuses the credentials ({said}); set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
-            "or whatever your provider uses"
-        )
-    if isinstance(error, UnauthenticatedError) or _METADATA in text:
-        return CacheUnavailableError(
-            f"{shown} was asked without credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
-            "or whatever your provider uses"
-        )
-    if isinstance(error, (PermissionDeniedError, PermissionError)):
-        kind = ReadOnlyCacheError if doing.startswith(("writing", "removing", "locking", "touching")) else None
-        return (kind or CacheUnavailableError)(f"{shown} does not permit {doing} with these credentials ({said})")
-    return CacheUnavailableError(f"{shown} cannot be used: {doing} failed: {said}")
-
-
-def _said(text: str) -> str:
-    """What a store answered, short and without secrets."""
-    text = " ".join(text.split())
-    failed = _FAILED.search(text)
-    tries = f" after {failed[2]} retries" if failed and failed[2] else ""
-    code, message, status = _CODE.search(text), _MESSAGE.search(text), _STATUS.search(text)
-    if code or status:
-        parts = [status[1].strip() if status else "", code[1] if code else "", message[1] if message else ""]
-        said = ": ".join(part for part in parts if part) + tries
-    else:
-        said = f"{failed[1]}{tries}: {failed[3]}" if failed else text
-    return _SECRET.sub(r"\1=…", said)[:400]
