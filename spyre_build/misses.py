@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from spyre_cache.objects.manifest import Manifest
 
 MAX_CANDIDATES = 2000
+_PART = 500
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,16 +71,17 @@ class Library:
 
     def candidates(self, without: Collection[str]) -> list[Action]:
         """Actions that have a good result here and whose document is known, but for some keys."""
-        keys = (key for key in self._cache.actions.described() if key not in without and self._is_built(key))
-        return [action for key in islice(keys, MAX_CANDIDATES) if (action := self.action(key)) is not None]
+        found: list[Action] = []
+        keys = (key for key in self._cache.actions.described() if key not in without)
+        while len(found) < MAX_CANDIDATES and (part := list(islice(keys, _PART))):
+            found += (action for key in self._built(part) if (action := self.action(key)) is not None)
+        return found[:MAX_CANDIDATES]
 
-    def _is_built(self, key: str) -> bool:
-        result = self._cache.actions.peek(key)
-        return (
-            result is not None
-            and result.status == "ok"
-            and not self._cache.blobs.missing(output.digest for output in result.outputs)
-        )
+    def _built(self, keys: list[str]) -> list[str]:
+        """Those that have a good result with all its outputs, in few round trips."""
+        good = {key: result for key, result in self._cache.actions.peek_many(keys).items() if result.status == "ok"}
+        absent = self._cache.blobs.missing({output.digest for result in good.values() for output in result.outputs})
+        return [key for key in keys if key in good and absent.isdisjoint(o.digest for o in good[key].outputs)]
 
     def _action(self, key: str) -> Action | None:
         try:

@@ -6,6 +6,8 @@ known is left out, and nothing is made up for it.
 
 from __future__ import annotations
 
+import re
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 DESCRIBED = 400
 """Fragments whose description is read; the rest go by their digest."""
 MAX_EVENTS = 100
+_KEY = re.compile(r"[0-9a-f]{64}")
 
 
 class Run(Record, frozen=True, kw_only=True):
@@ -161,7 +164,7 @@ def make_report(cache: Cache, record: BuildRecord, claims: Claims | None = None)
             machine is asked.
     """
     facts = facts_of(cache, record)
-    results = [_result(cache, action) for action in record.actions]
+    results = _results(cache, record.actions)
     runs = [_run(action, result, facts, record.started) for action, result in zip(record.actions, results, strict=True)]
     runs = _described(cache, in_lanes(runs))
     phases = _phases(record, facts)
@@ -211,15 +214,17 @@ def _status(cache: Cache, record: BuildRecord, claims: Claims | None) -> tuple[s
         return builds.state(cache, record), (f"whether the build is driven elsewhere is not known: {error}",)
 
 
-def _result(cache: Cache, action: BuildAction) -> ActionResult | None:
-    """What came of an action; a failure that was not kept must not be mixed up with a later success."""
-    if action.outcome == "planned":
-        return None
-    try:
-        result = cache.actions.peek(action.key)
-    except CacheError:
-        return None
-    return result if result is not None and (result.status == "failed") == (action.outcome == "failed") else None
+def _results(cache: Cache, actions: Sequence[BuildAction]) -> list[ActionResult | None]:
+    """What came of actions; a failure that was not kept must not be mixed up with a later success."""
+    known: dict[str, ActionResult] = {}
+    with suppress(CacheError):
+        # A damaged record may name keys that are none.
+        known = cache.actions.peek_many(a.key for a in actions if a.outcome != "planned" and _KEY.fullmatch(a.key))
+    found = [known.get(action.key) for action in actions]
+    return [
+        result if result is not None and (result.status == "failed") == (action.outcome == "failed") else None
+        for action, result in zip(actions, found, strict=True)
+    ]
 
 
 def _run(action: BuildAction, result: ActionResult | None, facts: Facts, started: float) -> Run:

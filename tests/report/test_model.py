@@ -180,6 +180,14 @@ def test_hostile_words_are_taken_as_they_are(cache):
     assert make_report(cache, hostile("<b>")).failures[0].lines == ("<b>",)
 
 
+def test_keys_that_are_none_have_no_result(cache):
+    record = fleet(cache)
+    bad = replace(record.actions[2], key="../../etc/passwd")
+    report = make_report(cache, replace(record, actions=(*record.actions[:2], bad, *record.actions[3:])))
+    assert report.runs[2].seconds == 0.0
+    assert report.runs[3].seconds > 0.0
+
+
 def test_ten_thousand_actions_are_compared_in_bounded_number(cache):
     report = make_report(cache, huge(10_000))
     assert report.total == 10_000
