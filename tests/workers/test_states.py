@@ -138,6 +138,6 @@ def test_claims_hold_whatever_builds_and_workers_do(where, tmp_path, redis_url):
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=40, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+            max_examples=80, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
         ),
     )
