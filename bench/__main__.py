@@ -22,6 +22,7 @@ MEASUREMENTS = {
     "memory": pairs.memory,
     "plan": pairs.plan,
     "presence": fleet.presence,
+    "lookup-disk": fleet.lookup,
     "cache": lambda _scratch, rounds: cache.run(rounds=rounds),
     "workers": workers.workers,
     "lookup": workers.lookup,

@@ -49,6 +49,8 @@ def check_depth(data: bytes, name: str, limit: int = MAX_DEPTH) -> None:
 
     Strings are skipped; anything malformed is left for the real parser to report.
     """
+    if data.count(b"[") + data.count(b"{") <= limit:
+        return  # as most are: not even one inside the other would they be too deep
     # Strings out first (escapes included), so that only structural brackets are counted.
     import re
 

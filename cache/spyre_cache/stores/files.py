@@ -49,13 +49,15 @@ def open_if_there(path: Path) -> int | None:
     return None
 
 
-def is_at(raw: Path, packed: Path, size: int) -> bool:
+def is_at(raw: str | Path, packed: str | Path, size: int) -> bool:
     """Whether either form is there; of the raw one the size is known to fit. A folder of that name is none."""
-    with suppress(FileNotFoundError):
-        status = raw.stat()
+    with suppress(FileNotFoundError, NotADirectoryError):
+        status = os.stat(raw)  # noqa: PTH116  a Path is not needed
         if status.st_size == size and stat.S_ISREG(status.st_mode):
             return True
-    return packed.is_file()
+    with suppress(FileNotFoundError, NotADirectoryError):
+        return stat.S_ISREG(os.stat(packed).st_mode)  # noqa: PTH116  as above
+    return False
 
 
 def plain_size(path: Path) -> int:
