@@ -1,4 +1,4 @@
-"""Real servers for tests, on free ports of the loopback: a Valkey or Redis, a SeaweedFS that speaks S3, faults before it.
+"""Real servers for tests, on free ports of the loopback: a Valkey or Redis, and a SeaweedFS that speaks S3.
 
 A server ends with the process that started it, however that ends: a guard kills it when the pipe to its parent breaks.
 """
@@ -6,7 +6,6 @@ A server ends with the process that started it, however that ends: a guard kills
 from __future__ import annotations
 
 import contextlib
-import http.client
 import json
 import os
 import shutil
@@ -14,10 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Self
 
@@ -295,89 +291,3 @@ def s3_environment(endpoint: str) -> dict[str, str]:
         "AWS_REGION": REGION,
         "AWS_ENDPOINT_URL": endpoint,
     }
-
-
-Fault = Callable[[str, str], "tuple[int, str] | float | str | None"]
-
-
-class FaultyHttp:
-    """Passes HTTP on to a real server, except what `fault(method, path)` decides otherwise.
-
-    A fault is `(status, body)` to answer with, seconds to wait before passing on, `"drop"` to close the connection
-    without a word, `"lose"` to pass on and then close without the answer, or None.
-    """
-
-    def __init__(self, upstream_port: int, fault: Fault = lambda _method, _path: None) -> None:
-        self.fault = fault
-        self.seen = 0
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-            def _serve(self) -> None:
-                outer.seen += 1
-                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                fault = outer.fault(self.command, self.path)
-                if isinstance(fault, tuple):
-                    self._answer(fault[0], [("Content-Type", "application/xml")], fault[1].encode())
-                    return
-                if fault == "drop":
-                    self.close_connection = True
-                    return
-                time.sleep(fault if isinstance(fault, (int, float)) else 0)
-                upstream = http.client.HTTPConnection("127.0.0.1", upstream_port, timeout=60)
-                try:
-                    upstream.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
-                    for name, value in self.headers.items():
-                        upstream.putheader(name, value)
-                    upstream.endheaders(body)
-                    answer = upstream.getresponse()
-                    content = answer.read()
-                    if fault == "lose":
-                        self.close_connection = True
-                    else:
-                        self._answer(answer.status, answer.getheaders(), content)
-                finally:
-                    upstream.close()
-
-            def _answer(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
-                self.send_response_only(status)
-                length = len(body)
-                for name, value in headers:
-                    if name.lower() == "content-length":
-                        length = int(value)  # of a HEAD, whose body does not come
-                    elif name.lower() not in {"connection", "transfer-encoding", "keep-alive"}:
-                        self.send_header(name, value)
-                self.send_header("Content-Length", str(length))
-                self.end_headers()
-                with contextlib.suppress(OSError):
-                    self.wfile.write(body)
-
-            do_GET = do_PUT = do_HEAD = do_POST = do_DELETE = _serve
-
-        class Quiet(ThreadingHTTPServer):
-            daemon_threads = True
-
-            def handle_error(self, *_: object) -> None:
-                pass  # a client that gave up
-
-        self._server = Quiet(("127.0.0.1", 0), Handler)
-        self.port = self._server.server_address[1]
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
-
-    @property
-    def endpoint(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()

@@ -9,8 +9,9 @@ from pathlib import Path
 import obstore
 import pytest
 import redis
+from fronts import FaultyHttp
 from obstore.store import S3Store
-from services import BUCKET, FaultyHttp, Redis
+from services import BUCKET, Redis
 
 
 def test_redis_restarted_with_and_without_its_data(new_redis):

@@ -8,7 +8,8 @@ import threading
 import time
 
 import pytest
-from services import BUCKET, READER_KEY, READER_SECRET, FaultyHttp
+from fronts import FaultyHttp
+from services import BUCKET, READER_KEY, READER_SECRET
 
 from spyre_cache import BlobNotFoundError, CacheUnavailableError, CorruptBlobError, Digest, ReadOnlyCacheError
 from spyre_cache.stores.object import ObjectStore, blob_path, chunk_path, chunks_of, open_object

@@ -1,9 +1,11 @@
 """The hot tier over a real Redis: the store's promises, and what Redis adds to them."""
 
 import random
+import shutil
 import time
 
 import pytest
+from fronts import TlsFront
 
 from spyre_cache import BlobNotFoundError, CacheUnavailableError, CorruptBlobError, Digest, ReadOnlyCacheError
 from spyre_cache.stores.redis import RedisStore, open_redis
@@ -270,3 +272,14 @@ def test_password_is_hidden_in_what_is_shown():
     assert redis_address("rediss://:s%40crt@host:1/2?prefix=x&ssl_ca_certs=/ca.pem").url == (
         "rediss://:s%40crt@host:1/2?ssl_ca_certs=%2Fca.pem"
     )
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made with openssl")
+def test_tls_is_spoken_and_certificates_are_checked(redis_server, redis_url, tmp_path):
+    with TlsFront(tmp_path, redis_server.port) as front:
+        url = f"rediss://127.0.0.1:{front.port}/{redis_url.rpartition('/')[2]}"
+        blobs, _ = open_redis(f"{url}?ssl_ca_certs={front.certificate}")
+        assert blobs.get(blobs.put(noise(100_000))) == noise(100_000)
+        with pytest.raises(CacheUnavailableError, match=r"(?i)certificate"):
+            open_redis(url)
+        open_redis(f"{url}?ssl_cert_reqs=none")[0].put(b"x")

@@ -31,6 +31,7 @@ SWEEP_SECONDS = 120.0  # a sweep that is older was left by a collection that die
 HOLDS = "holds"
 SWEEP = "gc/sweep"
 _POLL_SECONDS = 0.2
+_MEMO = 500_000
 _HASH = re.compile(r"[0-9a-f]{64}")
 
 
@@ -61,6 +62,8 @@ class Holds:
         paths = {meta.path for meta in old}
         lost = self._swept(paths)
         with self._lock:
+            if len(self._held) > _MEMO:
+                self._held.clear()  # to be held once more costs little
             self._held.update(dict.fromkeys(paths - lost, time.monotonic()))
         return lost
 
