@@ -108,19 +108,27 @@ class Refs:
         statement = statement_bytes(manifest, RELEASE_TYPE, release, name)
         envelope = self._blobs.put(encode(Envelope.wrap(statement)))
         self.register(manifest)
+        entry = self._place(
+            RefEntry(name=name, version=version, manifest=manifest, statement=envelope, order=0, channel=channel),
+            force=force,
+        )
+        self._number(entry)
+        return envelope
+
+    def _place(self, entry: RefEntry, *, force: bool) -> RefEntry:
+        """Writes a release, with a number above all that there are."""
+        key = f"{entry.name}/{entry.version}"
         for _ in range(_TRIES):
-            there = self._documents.get("refs", f"{name}/{version}")
-            known = None if there is None else _entry(f"{name}/{version}", there)
-            if known is not None and known.manifest != manifest and not force:
-                raise ReferenceError_(f"{name}:{version} already stands for {known.manifest}; take another version")
-            order = 1 + max((each.order for each in self.releases()), default=0)
-            entry = RefEntry(
-                name=name, version=version, manifest=manifest, statement=envelope, order=order, channel=channel
-            )
-            if self._write(entry, there):
-                self._number(entry)
-                return envelope
-        raise CacheUnavailableError(f"{name}:{version} changed {_TRIES} times while it was being tagged; try again")
+            # In a directory this lets one tag at a time; elsewhere the conditional write and `_number` decide.
+            with self._documents.steady():
+                there = self._documents.get("refs", key)
+                known = None if there is None else _entry(key, there)
+                if known is not None and known.manifest != entry.manifest and not force:
+                    raise ReferenceError_(f"{entry.label} already stands for {known.manifest}; take another version")
+                entry = structs.replace(entry, order=1 + max((each.order for each in self.releases()), default=0))
+                if self._write(entry, there):
+                    return entry
+        raise CacheUnavailableError(f"{entry.label} changed {_TRIES} times while it was being tagged; try again")
 
     def _write(self, entry: RefEntry, there: Document | None) -> bool:
         key = f"{entry.name}/{entry.version}"

@@ -135,7 +135,7 @@ def fill(path: Path, puts: int = 400) -> None:
                 failures.append(str(error))
             try:
                 cache.actions.put(result(cache, number))
-                cache.builds.put(f"b{number}", bytes(2000))
+                cache.builds.put(f"b{number}", b'{"n":"%s"}' % (b"x" * 2000))
                 cache.refs.tag("m", str(number), model(cache, number % 5))
             except CacheUnavailableError as error:
                 failures.append(str(error))
