@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 Buffer = bytes | bytearray | memoryview
 Source = IO[bytes] | Iterable[Buffer]
+BLOCK_BYTES = 1 << 20
 
 
 class BlobStore(ABC):
@@ -63,6 +64,17 @@ class BlobStore(ABC):
             CorruptBlobError: here, but damaged.
         """
 
+    def blocks(self, digest: Digest) -> Iterator[bytes]:
+        """The plain bytes, piece by piece; not to be believed before the last one came.
+
+        Raises:
+            BlobNotFoundError: not here.
+            CorruptBlobError: here, but damaged; perhaps only after some pieces.
+        """
+        with self.open(digest) as reader:
+            while block := reader.read(BLOCK_BYTES):
+                yield block
+
     @abstractmethod
     def delete(self, digest: Digest) -> bool:
         """Removes a blob; True when there was one."""
@@ -77,6 +89,17 @@ class BlobStore(ABC):
 
     def flush(self) -> None:
         """Makes everything put so far durable and visible to others."""
+        return
+
+    def share(self, digests: Iterable[Digest]) -> set[Digest]:
+        """As `missing`, and sees to it that the others are where everybody who uses this cache finds them.
+
+        Ask it before saying to somebody on another machine that something is done.
+        """
+        return self.missing(digests)
+
+    def close(self) -> None:
+        """Lets go of connections and threads, if there are any."""
         return
 
     @contextmanager

@@ -87,6 +87,10 @@ class DocumentStore(ABC):
     def keys(self, kind: Kind, prefix: str = "") -> Iterator[str]:
         """Keys of a kind, sorted as text; with `prefix`, those whose first part it is (`name` finds `name/1`)."""
 
+    def latest(self, kind: Kind, keys: Iterable[str]) -> dict[str, Document]:
+        """As `get_many`, past every copy: for whoever found a document that is of no use any more."""
+        return self.get_many(kind, keys)
+
     def get(self, kind: Kind, key: str) -> Document | None:
         """One document, or None."""
         return self.get_many(kind, [key]).get(key)
@@ -106,6 +110,10 @@ class DocumentStore(ABC):
     def set_aside(self, kind: Kind, key: str, document: Document) -> None:
         """Takes a damaged document out of the way, unless it was replaced meanwhile."""
         self.remove(kind, key, expected=document)
+
+    def share(self, kind: Kind, keys: Iterable[str]) -> None:  # noqa: ARG002  for those with copies
+        """Sees to it that documents are where everybody who uses this cache finds them."""
+        return
 
     def hold(self, hashes: Iterable[str]) -> None:  # noqa: ARG002  for those who collect
         """Keeps blobs and action keys (64 hex digits) from collection while this process lives."""

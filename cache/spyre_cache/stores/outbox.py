@@ -1,0 +1,216 @@
+"""What lies on the local disk and is still to be written to the tiers that machines share."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+from spyre_cache.errors import BlobNotFoundError, CacheError, CacheUnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from spyre_cache.digest import Digest
+    from spyre_cache.stores.disk import DiskStore
+    from spyre_cache.stores.disk_documents import DiskDocuments
+    from spyre_cache.stores.documents import Kind
+    from spyre_cache.stores.tiers import Tier
+
+_T = TypeVar("_T")
+WriteMode = Literal["through", "back"]
+
+WHOLE_BYTES = 2 << 20  # blobs up to this size are read into memory to be sent
+_PARALLEL = 8  # blobs under way to a tier at once
+_FEW = 4  # small blobs that are sent without asking whether they are there
+_PART = 500  # what is dealt with before the next is looked at: a failure then costs little of the work
+
+
+class Outbox:
+    """Blobs first, documents after them, each kept here until every durable tier has it.
+
+    Writing through, whatever is put outside a batch is sent before the call returns. Writing back, it is sent by a
+    thread of its own; `drain` waits for it either way, and raises when a durable tier cannot be written.
+    """
+
+    def __init__(
+        self, blobs: DiskStore, documents: DiskDocuments, tiers: Sequence[Tier], *, write: WriteMode = "through"
+    ) -> None:
+        self._blobs, self._documents = blobs, documents
+        self._durable = [tier for tier in tiers if tier.durable]
+        self._hot = [tier for tier in tiers if not tier.durable]
+        self._back = write == "back"
+        self._lock = threading.Lock()
+        self._draining = threading.RLock()
+        self._depth = 0
+        self._waiting: dict[Digest, None] = {}
+        self._said: dict[tuple[Kind, str], None] = {}
+        self._behind: threading.Thread | None = None
+
+    def __len__(self) -> int:
+        with self._lock:
+            return len(self._waiting) + len(self._said)
+
+    # --- what is to be sent ---
+
+    def add(self, digests: Iterable[Digest]) -> None:
+        """Blobs that lie on the local disk."""
+        with self._lock:
+            self._waiting.update(dict.fromkeys(digests))
+
+    def add_document(self, kind: Kind, key: str) -> None:
+        """A document that lies on the local disk, of a kind that says the same whoever writes it."""
+        with self._lock:
+            self._said[kind, key] = None
+
+    def forget(self, digest: Digest) -> None:
+        """A blob that has been deleted."""
+        with self._lock:
+            self._waiting.pop(digest, None)
+
+    def settle(self) -> None:
+        """After an addition: sends now, later, or at the end of the batch.
+
+        Raises:
+            CacheUnavailableError: a durable tier cannot be written; it stays to be sent.
+        """
+        with self._lock:
+            if self._depth:
+                return
+            if self._back:
+                self._send_behind()
+                return
+        self.drain()
+
+    @contextmanager
+    def batch(self) -> Iterator[None]:
+        """Within, nothing is sent; the caller drains afterwards."""
+        with self._lock:
+            self._depth += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._depth -= 1
+
+    @property
+    def is_batch(self) -> bool:
+        """Whether a batch is open."""
+        return self._depth > 0
+
+    # --- sending ---
+
+    def drain(self) -> None:
+        """Sends everything.
+
+        Raises:
+            CacheUnavailableError: a durable tier cannot be written; what it lacks stays to be sent.
+            BlobNotFoundError: a blob is neither on the local disk any more nor in the tier.
+        """
+        with self._draining:
+            while True:
+                with self._lock:
+                    blobs = list(self._waiting)[:_PART]
+                    said = [] if blobs else list(self._said)[:_PART]
+                if blobs:
+                    self._send_blobs(blobs)
+                elif said:
+                    self._send_documents(said)
+                else:
+                    return
+
+    def _send_behind(self) -> None:
+        """Drains in a thread; whoever needs to know how it went drains too."""
+        if self._behind is not None and self._behind.is_alive():
+            return
+
+        def send() -> None:
+            with suppress(CacheError):
+                self.drain()
+
+        self._behind = threading.Thread(target=send, name="spyre-outbox", daemon=True)
+        self._behind.start()
+
+    def _send_blobs(self, digests: list[Digest]) -> None:
+        self._blobs.flush()
+        try:
+            for tier in self._durable:
+                self._send_to(tier, digests)
+        except BlobNotFoundError:
+            # Said once: nobody could ever send it.
+            gone = self._blobs.missing(digests)
+            with self._lock:
+                for digest in gone:
+                    self._waiting.pop(digest, None)
+            raise
+        with self._lock:
+            for digest in digests:
+                self._waiting.pop(digest, None)
+        for tier in self._hot:
+            self._warm(tier, digests)
+
+    def _send_to(self, tier: Tier, digests: list[Digest]) -> None:
+        """Raises when the tier does not have all of them afterwards."""
+        wanted = digests
+        if len(digests) > _FEW or any(digest.size > WHOLE_BYTES for digest in digests):
+            absent = tier.call(lambda stores: stores.blobs.missing(digests))
+            wanted = [digest for digest in digests if digest in absent]
+        _each(lambda digest: self.send(tier, digest), wanted)
+        tier.count("puts", len(wanted))
+
+    def send(self, tier: Tier, digest: Digest) -> None:
+        """Writes one blob to one tier.
+
+        Raises:
+            CacheUnavailableError: the tier cannot be written.
+            BlobNotFoundError: the blob is not on the local disk.
+        """
+        # What the local disk raises is none of the tier's doing, so it is read outside.
+        if digest.size <= WHOLE_BYTES:
+            data = self._blobs.get(digest)
+            tier.call(lambda stores: stores.blobs.put(data))
+            return
+        with self._blobs.open(digest) as reader:
+            tier.call(lambda stores: stores.blobs.put_stream(reader))
+
+    def _warm(self, tier: Tier, digests: list[Digest]) -> None:
+        """Small blobs into a tier that need not have them."""
+        for digest in digests:
+            if not tier.is_away and tier.accepts(digest.size):
+                with suppress(CacheUnavailableError, BlobNotFoundError):
+                    self.send(tier, digest)
+                    tier.count("puts")
+
+    def _send_documents(self, said: list[tuple[Kind, str]]) -> None:
+        for tier in self._durable:
+            self._say_all(tier, said)
+        with self._lock:
+            for item in said:
+                self._said.pop(item, None)
+        for tier in self._hot:
+            kept = [item for item in said if not tier.is_away and tier.keeps(item[0])]
+            with suppress(CacheUnavailableError):
+                self._say_all(tier, kept)
+
+    def _say_all(self, tier: Tier, said: list[tuple[Kind, str]]) -> None:
+        def say(item: tuple[Kind, str]) -> None:
+            kind, key = item
+            document = self._documents.get(kind, key)
+            if document is not None:  # else: removed meanwhile
+                tier.call(lambda stores: stores.documents.create(kind, key, document.data))
+
+        _each(say, said)
+        tier.count("puts", len(said))
+
+
+def _each(send: Callable[[_T], None], items: Sequence[_T]) -> None:
+    """Several at a time; all are tried, and the first error is raised."""
+    if len(items) <= 1:
+        for item in items:
+            send(item)
+        return
+    with ThreadPoolExecutor(min(_PARALLEL, len(items)), "spyre-outbox") as pool:
+        futures = [pool.submit(send, item) for item in items]
+        for future in futures:
+            future.result()
