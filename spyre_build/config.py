@@ -23,9 +23,12 @@ if TYPE_CHECKING:
 PROJECT_FILE = "spyre-build.toml"
 MAX_FILE_BYTES = 1 << 20
 PREFIX = "SPYRE_BUILD_"
+_BROKER = re.compile(r"(redis|valkey)s?://[^/]", re.IGNORECASE)
+_VALKEY = re.compile(r"valkey(s?)://", re.IGNORECASE)
 
 Policy = Literal["strict", "fetch", "build"]
 WeightMode = Literal["store", "external", "none"]
+WriteMode = Literal["through", "back"]
 
 MODEL_KEYS = frozenset({"spec", "targets", "weights", "tag", "owner", "budget_seconds", "matrix"})
 
@@ -35,12 +38,15 @@ class Settings:
     """What a command runs with.
 
     Attributes:
-        cache: path of the cache's directory, absolute.
+        cache: the cache's URL: its directory, absolute, and the tiers beyond it, if any.
         toolchain_dir: where precompiled headers and probes live; outside the cache, so that another cache reuses them.
         policy: what happens when something precompiled is missing.
         targets: target names; empty for "the best this host provides".
         weights: what becomes of a model's tensors at submit.
         jobs: parallel compilations; None for one a core.
+        broker: URL of the Redis whose workers compile; None for this machine's own processes.
+        write: whether what is put into a cache reaches its durable tiers at once (`through`) or by the end of a step
+            (`back`).
         audit: share of compilations that are made twice and compared, in percent.
         origins: where each key that is not a default came from.
         project: the project's file, when there is one.
@@ -54,6 +60,7 @@ class Settings:
     jobs: int | None = None
     audit: float = 0.0
     broker: str | None = None
+    write: WriteMode = "through"
     origins: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     project: Path | None = None
 
@@ -89,7 +96,10 @@ def load_settings(
         _merge(values, origins, {key: value}, PREFIX + key.upper())
     given = {k: v for k, v in (flags or {}).items() if v is not None and v not in ((), [])}
     _merge(values, origins, {k: _check(k, v, directory, "--" + k.replace("_", "-")) for k, v in given.items()}, "flag")
-    values.setdefault("cache", str(_cache_home(environ) / "spyre-build"))
+    directory_of_cache = str(_cache_home(environ) / "spyre-build")
+    values.setdefault("cache", directory_of_cache)
+    if _is_url(values["cache"].partition(",")[0]):
+        values["cache"] = f"{directory_of_cache},{values['cache']}"
     values.setdefault("toolchain_dir", _cache_home(environ) / "spyre-build-toolchain")
     return Settings(**values, origins=MappingProxyType(origins), project=project)
 
@@ -194,15 +204,35 @@ def _place(value: object, base: Path, where: str) -> Path:
 
 
 def _cache(value: object, base: Path, where: str) -> str:
-    text = str(value)
-    if text.startswith("file://"):
-        value = text.removeprefix("file://")
-    elif "://" in text or "," in text:
-        raise SettingsError(
-            f"{where}: this version keeps a cache in one directory, but {text[:200]!r} came",
-            hint="give a path; remote tiers are not there yet",
-        )
-    return str(_place(value, base, where))
+    """A cache's URL whose directory, if it names one, is absolute."""
+    if isinstance(value, Path) or not isinstance(value, str):
+        return str(_place(value, base, where))
+    parts = [part.strip() for part in value.split(",")]
+    if not _is_url(parts[0]):
+        parts[0] = str(_place(parts[0], base, where))
+    url = ",".join(parts)
+    if len(parts) > 1 or _is_url(parts[0]):
+        from spyre_cache.errors import CacheUnavailableError
+        from spyre_cache.stores.urls import parse_tiers
+
+        try:
+            parse_tiers(url)
+        except CacheUnavailableError as error:
+            raise SettingsError(
+                f"{where}: {error}", hint="--cache DIR,redis://host:6379/0,s3://bucket/prefix, each but DIR if wanted"
+            ) from None
+    return url
+
+
+def _is_url(text: str) -> bool:
+    return "://" in text
+
+
+def _broker(value: object, _base: Path, where: str) -> str:
+    if not isinstance(value, str) or not _BROKER.match(value) or len(value) > 2000 or not value.isprintable():
+        # The value may hold a password.
+        raise SettingsError(f"{where} is the URL of a Redis", hint="redis://host:6379/0, or rediss:// with TLS")
+    return _VALKEY.sub(r"redis\1://", value)
 
 
 def _broker(value: object, _base: Path, where: str) -> str:
@@ -251,5 +281,7 @@ _CHECKS: dict[str, Callable[[object, Path, str], Any]] = {
     "targets": _targets,
     "weights": _choice(get_args(WeightMode)),
     "jobs": lambda value, _base, where: _number(value, where, 1, 1024, whole=True),
+    "broker": _broker,
+    "write": _choice(get_args(WriteMode)),
     "audit": lambda value, _base, where: _number(value, where, 0, 100, whole=False),
 }

@@ -69,10 +69,10 @@ def _cache(settings: Settings) -> dict[str, str]:
     from spyre_cache.cache import Cache
 
     try:
-        Cache.open(settings.cache)
+        with Cache.open(settings.cache) as cache:
+            return _folder("cache", cache.path)
     except CacheError as error:
         return _check("cache", "bad", str(error))
-    return _folder("cache", Path(settings.cache))
 
 
 def _folder(name: str, path: Path) -> dict[str, str]:

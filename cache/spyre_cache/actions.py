@@ -73,16 +73,42 @@ class ActionCache:
         found: dict[str, ActionResult] = {}
         for start in range(0, len(wanted), _BATCH):
             part = wanted[start : start + _BATCH]
-            for key, document in self._documents.get_many("actions", part).items():
-                result = self._parsed(key, document)
-                if result is not None and (result.status == "ok" or document.age < FAILURE_SECONDS):
-                    found[key] = result
-        absent = self._blobs.missing({digest for result in found.values() for digest in _outputs(result)})
-        if absent:
-            found = {key: result for key, result in found.items() if absent.isdisjoint(_outputs(result))}
+            valid, useless = self._valid(self._documents.get_many("actions", part))
+            if useless:
+                # A copy may be older than what it is a copy of.
+                latest = self._documents.latest("actions", useless)
+                changed = {key: there for key, there in latest.items() if there.data != useless[key].data}
+                valid |= self._valid(changed)[0]
+            found |= valid
         # Use is what keeps an unreferenced result from collection. The age of a failure must not change.
         self._documents.touch_many("actions", [key for key, result in found.items() if result.status == "ok"])
         return found
+
+    def _valid(self, documents: dict[str, Document]) -> tuple[dict[str, ActionResult], dict[str, Document]]:
+        """Results that are valid, and the documents of those that are not."""
+        results = {key: self._parsed(key, document) for key, document in documents.items()}
+        sound = {
+            key: result
+            for key, result in results.items()
+            if result is not None and (result.status == "ok" or documents[key].age < FAILURE_SECONDS)
+        }
+        absent = self._blobs.missing({digest for result in sound.values() for digest in _outputs(result)})
+        valid = {key: result for key, result in sound.items() if absent.isdisjoint(_outputs(result))}
+        return valid, {key: document for key, document in documents.items() if key not in valid}
+
+    def share(self, key: str) -> bool:
+        """Sees to it that a result, its outputs and its log are where everybody finds them; False when they are not.
+
+        Ask it before saying to another machine that an action is done.
+        """
+        document = self._documents.get("actions", _checked(key))
+        result = None if document is None else self._parsed(key, document)
+        if result is None or self._blobs.share(_outputs(result)):
+            return False
+        if result.log is not None:
+            self._blobs.share([result.log])
+        self._documents.share("actions", [key])
+        return True
 
     def put(self, result: ActionResult) -> ActionResult:
         """Stores a result unless there is a valid one, and gives the one that counts from now on.
@@ -127,7 +153,7 @@ class ActionCache:
     def _is_valid(self, document: Document, result: ActionResult) -> bool:
         if result.status == "failed":
             return document.age < FAILURE_SECONDS
-        return not self._blobs.missing(_outputs(result))
+        return not self._blobs.share(_outputs(result))
 
     def peek(self, key: str) -> ActionResult | None:
         """The stored result, valid or not; use does not count."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
+from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
 from spyre_cache.actions import ActionCache
@@ -16,15 +15,23 @@ from spyre_cache.refs import Pins, Refs, Statements
 from spyre_cache.root import Root
 from spyre_cache.stores.disk import DiskStore
 from spyre_cache.stores.disk_documents import DiskDocuments
+from spyre_cache.stores.urls import parse_tiers
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
     from spyre_cache.digest import Digest
     from spyre_cache.fs import FileSystem
     from spyre_cache.gc import Collected
+    from spyre_cache.sharing import Sharing
+    from spyre_cache.stores.base import LocalBlobStore
+    from spyre_cache.stores.documents import DocumentStore
+    from spyre_cache.stores.outbox import WriteMode
+    from spyre_cache.stores.tiers import Tier, TierState
     from spyre_cache.verify import Finding
 
 GRACE_SECONDS = 24 * 3600.0
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:(//)?")
 
 
 class Stats(Record, frozen=True, kw_only=True):
@@ -46,7 +53,7 @@ class Stats(Record, frozen=True, kw_only=True):
 
 
 class Cache:
-    """A cache directory, opened.
+    """A cache, opened: a directory of this machine, and perhaps tiers beyond it that machines share.
 
     Attributes:
         path: the directory.
@@ -57,38 +64,98 @@ class Cache:
         statements: what is said about manifests.
         pins: manifests kept from collection.
         builds: documents about builds.
+        local: this very cache without the tiers beyond its directory, which collection and checking are about.
     """
 
-    def __init__(self, root: Root) -> None:
+    def __init__(self, root: Root, sharing: Sharing | None = None) -> None:
         self.root = root
         self.path = root.path
         self.read_only = root.read_only
-        self.blobs = DiskStore(root)
-        self.documents = DiskDocuments(root)
+        self._sharing = sharing
+        self.disk = DiskStore(root)
+        self.blobs: LocalBlobStore = self.disk if sharing is None else sharing.blobs
+        self.documents: DocumentStore = DiskDocuments(root) if sharing is None else sharing.documents
         self.actions = ActionCache(self.documents, self.blobs)
         self.refs = Refs(self.documents, self.blobs)
         self.statements = Statements(self.documents, self.blobs)
         self.pins = Pins(self.documents, self.blobs)
         self.builds = Builds(self.documents)
+        self.local: Cache = self if sharing is None else Cache(root)
 
     @classmethod
-    def open(cls, url: str | Path, *, read_only: bool = False, fs: FileSystem | None = None) -> Self:
-        """Opens the cache in a directory; one that may be written to is made when absent.
+    def open(
+        cls,
+        url: str | Path,
+        *,
+        read_only: bool = False,
+        fs: FileSystem | None = None,
+        write: WriteMode = "through",
+        wait_for_tiers: bool = True,
+    ) -> Self:
+        """Opens a cache by its URL: a directory, or a list of tiers (`spyre_cache.stores.urls`).
+
+        A directory that may be written to is made when absent.
+
+        Args:
+            url: where; a `Path` is a directory.
+            read_only: neither the directory nor any tier is written to.
+            fs: how files are made, for tests.
+            write: whether what is put outside a batch reaches durable tiers before the call returns (`through`) or
+                with the next flush at the latest (`back`).
+            wait_for_tiers: whether every tier must answer now. If not, those that are away are done without for as
+                long as that is possible.
 
         Raises:
-            CacheUnavailableError: not a path, not a cache, or of a newer format.
-            ReadOnlyCacheError: it would have to be made, and may not be.
+            CacheUnavailableError: no such URL, not a cache, of a newer format, or a tier cannot be reached.
+            ReadOnlyCacheError: the directory would have to be made, and may not be.
         """
-        return cls(Root(_local(url), read_only=read_only, fs=fs))
+        directory, remotes = parse_tiers(url)
+        root = Root(directory, read_only=read_only, fs=fs)
+        if not remotes:
+            return cls(root)
+        from spyre_cache.sharing import Sharing
+
+        sharing = Sharing(root, remotes, write=write)
+        if wait_for_tiers:
+            sharing.open()
+        return cls(root, sharing)
+
+    # --- tiers ---
 
     @property
     def is_shared(self) -> bool:
-        """Whether other machines may share it: it has a durable tier beyond this directory."""
-        return False
+        """Whether other machines may share it: it has a durable tier beyond its directory."""
+        return any(tier.durable for tier in self.tiers)
+
+    @property
+    def tiers(self) -> tuple[Tier, ...]:
+        """Those beyond the directory, nearest first."""
+        return () if self._sharing is None else self._sharing.tiers
+
+    def tier_states(self) -> list[TierState]:
+        """How every tier does, the directory first."""
+        from spyre_cache.sharing import state_of_disk
+
+        return [state_of_disk(self.root), *(tier.state() for tier in self.tiers)]
+
+    def on_note(self, hears: Callable[[str], None] | None) -> None:
+        """Who is told when a tier goes away or is back; with None they are kept for `notes`."""
+        if self._sharing is not None:
+            self._sharing.notes.hears = hears
+
+    def notes(self) -> list[str]:
+        """What went on with the tiers and nobody was told yet; each is given once."""
+        return [] if self._sharing is None else self._sharing.notes.taken()
+
+    # --- manifests ---
 
     def put_manifest(self, manifest: Manifest) -> Digest:
-        """Stores and registers a manifest, after everything put before it is durable."""
+        """Stores and registers a manifest, after everything that it names, as far as it is here, and all put before
+        is durable.
+        """
         self.blobs.flush()
+        if self._sharing is not None:
+            self._sharing.share_contents(manifest)
         digest = self.blobs.put(manifest.encoded())
         self.refs.register(digest)
         return digest
@@ -127,12 +194,12 @@ class Cache:
             blob_bytes=size,
             raw_blobs=raw,
             compressed_blobs=compressed,
-            actions=sum(1 for _ in self.actions.stored_keys()),
-            manifests=len(self.refs.manifests()),
-            releases=len(self.refs.releases()),
-            pins=len(self.pins.list()),
-            builds=len(self.builds.list()),
-            nondeterminism_events=len(self.actions.events()),
+            actions=sum(1 for _ in self.local.actions.stored_keys()),
+            manifests=len(self.local.refs.manifests()),
+            releases=len(self.local.refs.releases()),
+            pins=len(self.local.pins.list()),
+            builds=len(self.local.builds.list()),
+            nondeterminism_events=len(self.local.actions.events()),
             quarantined=len(self.root.names(self.path / "quarantine")),
             corrupt_met=self.root.corrupt,
         )
@@ -141,32 +208,34 @@ class Cache:
         """Removes what neither a release, a pin, a lease nor anything younger than `grace` seconds needs."""
         from spyre_cache.gc import collect
 
-        return collect(self, grace=grace, dry_run=dry_run)
+        return collect(self.local, grace=grace, dry_run=dry_run)
 
     def verify(self, *, repair: bool = False) -> list[Finding]:
         """Reads and checks every file; `repair` sets aside what is damaged and forgets what points nowhere."""
         from spyre_cache.verify import verify
 
-        return verify(self, repair=repair)
+        return verify(self.local, repair=repair)
 
     def close(self) -> None:
-        """Makes everything durable and lets collection have what only this process held."""
-        self.root.close()
+        """Makes everything durable and lets collection have what only this process held.
+
+        Raises:
+            CacheUnavailableError: the directory, or a durable tier that something is still to be written to, cannot
+                be written.
+        """
+        try:
+            if self._sharing is not None:
+                self._sharing.close()
+        finally:
+            self.root.close()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-def _local(url: str | Path) -> Path:
-    if isinstance(url, Path):
-        return url.expanduser()
-    if "," in url or _SCHEME.match(url):
-        raise CacheUnavailableError(
-            f"a cache is the path of a directory, and {url[:200]!r} is none: URLs and lists of tiers are not built yet"
-        )
-    if not url or "\0" in url:
-        raise CacheUnavailableError("a cache is a directory's path, but an empty one came")
-    return Path(url).expanduser()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.close()
+            return
+        # What went wrong first is what the caller shall hear of.
+        with suppress(CacheUnavailableError):
+            self.close()

@@ -243,7 +243,7 @@ class _Verification:
 
     def _require(self, *digests: Digest) -> None:
         # Looked for without holding: a check must not keep anything alive.
-        absent = [digest for digest in digests if not self._cache.blobs.present(digest)]
+        absent = [digest for digest in digests if not self._cache.disk.present(digest)]
         if absent:
             more = f" and {len(absent) - 1} more" if len(absent) > 1 else ""
             raise _DanglingError(f"the blob {absent[0]}{more} is not in the cache")

@@ -14,8 +14,9 @@ app = typer.Typer(help="Look into the cache, check it, and make room.", rich_mar
 def path(cache: CacheOption = None, _json: JsonOption = False) -> Result:
     """Print the cache's directory."""
     from spyre_build.cli.opening import settings_of
+    from spyre_cache.stores.urls import parse_tiers
 
-    where = settings_of(cache).cache
+    where = str(parse_tiers(settings_of(cache).cache).directory)
     return Result(data={"path": where}, lines=[where])
 
 

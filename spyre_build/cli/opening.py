@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spyre_build import config
@@ -32,10 +31,12 @@ def open_cache(cache: str | None, *, writing: bool = False) -> Cache:
         CacheUnavailableError: it cannot be used, or cannot be written to and `writing` is asked for.
     """
     from spyre_cache.cache import Cache
+    from spyre_cache.stores.urls import parse_tiers
 
-    path = Path(settings_of(cache).cache)
+    settings = settings_of(cache)
+    path = parse_tiers(settings.cache).directory
     locked = os.access(path, os.F_OK) and not os.access(path, os.W_OK)
-    return Cache.open(path, read_only=locked and not writing)
+    return Cache.open(settings.cache, read_only=locked and not writing, write=settings.write)
 
 
 def claims_of(cache: Cache, broker: str | None) -> Claims | None:

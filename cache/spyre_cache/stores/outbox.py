@@ -46,7 +46,7 @@ class Outbox:
         self._depth = 0
         self._waiting: dict[Digest, None] = {}
         self._said: dict[tuple[Kind, str], None] = {}
-        self._behind: threading.Thread | None = None
+        self._is_behind = False
 
     def __len__(self) -> int:
         with self._lock:
@@ -65,8 +65,8 @@ class Outbox:
             self._said[kind, key] = None
 
     def forget(self, digest: Digest) -> None:
-        """A blob that has been deleted."""
-        with self._lock:
+        """A blob that is about to be deleted: it is not sent from now on."""
+        with self._draining, self._lock:
             self._waiting.pop(digest, None)
 
     def settle(self) -> None:
@@ -121,16 +121,24 @@ class Outbox:
                     return
 
     def _send_behind(self) -> None:
-        """Drains in a thread; whoever needs to know how it went drains too."""
-        if self._behind is not None and self._behind.is_alive():
+        """Has a thread drain, which goes once there is nothing to send; who needs to know how it went drains too."""
+        if self._is_behind:
             return
+        self._is_behind = True
 
         def send() -> None:
-            with suppress(CacheError):
-                self.drain()
+            failed = False
+            while True:
+                try:
+                    self.drain()
+                except CacheError:
+                    failed = True  # what it left is sent with the next addition
+                with self._lock:
+                    if failed or not (self._waiting or self._said):
+                        self._is_behind = False
+                        return
 
-        self._behind = threading.Thread(target=send, name="spyre-outbox", daemon=True)
-        self._behind.start()
+        threading.Thread(target=send, name="spyre-outbox", daemon=True).start()
 
     def _send_blobs(self, digests: list[Digest]) -> None:
         self._blobs.flush()

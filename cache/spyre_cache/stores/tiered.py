@@ -55,7 +55,6 @@ class TieredStore(LocalBlobStore):
 
     def _present(self, tier: Tier, digests: set[Digest]) -> set[Digest]:
         """Those that a tier has; of one that is not durable and away, none."""
-
         fitting = {digest for digest in digests if tier.accepts(digest.size)}
         if not fitting:
             return set()
@@ -92,9 +91,7 @@ class TieredStore(LocalBlobStore):
         except BlobNotFoundError as error:
             damaged = error if isinstance(error, CorruptBlobError) else None
         search = _Search(damaged)
-        data = search.through(
-            self._tiers, digest, lambda tier: tier.call(lambda stores: stores.blobs.get(digest))
-        )
+        data = search.through(self._tiers, digest, lambda tier: tier.call(lambda stores: stores.blobs.get(digest)))
         with suppress(CacheUnavailableError):  # no room, or no permission
             self._local.put(data)
             self._heal(digest, search.bad)

@@ -33,7 +33,6 @@ _COPIED = 256  # copies made at a time: each costs a flush of the disk
 _TOUCH_SECONDS = 3600.0
 
 
-
 class TieredDocuments(DocumentStore):
     """Documents of the local disk and of tiers.
 
@@ -146,13 +145,16 @@ class TieredDocuments(DocumentStore):
     def _copy(self, kind: Kind, documents: dict[str, Document], *, source: Tier, over: bool = False) -> None:
         """Copies of what the source has on the local disk and in the tiers before it, as far as they are of use there.
 
-        With `over`, in place of others: what was decided a moment ago. A copy that cannot be made is no loss.
+        With `over`, in place of others, which go in any case: what was decided a moment ago. A copy that cannot be made
+        is no loss.
         """
         few = dict(list(documents.items())[:_COPIED])
         needs = {key: self._needs(kind, key, document.data) for key, document in few.items()}
         outputs = {digest for wanted in needs.values() for digest in wanted or ()}
         absent = self._blobs.missing(outputs) if outputs else set()
         for key, wanted in needs.items():
+            if over and (wanted is None or not absent.isdisjoint(wanted)):
+                self._drop_copies(kind, key)
             if wanted is None:
                 continue
             for tier in self._tiers[: self._tiers.index(source)]:
@@ -182,12 +184,11 @@ class TieredDocuments(DocumentStore):
         if there is not None:
             self._copy(kind, {key: there}, source=tier, over=True)
 
-    def _drop_copies(self, kind: Kind, key: str) -> bool:
-        removed = self._local.remove(kind, key)
+    def _drop_copies(self, kind: Kind, key: str) -> None:
+        self._local.remove(kind, key)
         for tier in self._tiers:
             if not tier.durable and tier.keeps(kind):
                 tier.attempt(lambda stores: stores.documents.remove(kind, key), otherwise=False)
-        return removed
 
     # --- writing ---
 
@@ -323,7 +324,7 @@ class TieredDocuments(DocumentStore):
             return False
         removed = tier.call(lambda stores: stores.documents.remove(kind, key, expected=theirs))
         if removed or expected is None:
-            removed |= self._drop_copies(kind, key)
+            self._drop_copies(kind, key)
         return removed
 
     def set_aside(self, kind: Kind, key: str, document: Document) -> None:

@@ -142,7 +142,7 @@ class Tier:
         raise AssertionError
 
     def attempt(self, ask: Callable[[Stores], _T], otherwise: _T, *, proof: bool = True) -> _T:
-        """As `call`, for what may as well not be done: a tier that is away, or may not be written to, does not matter."""
+        """As `call`, for what may as well not be done: that a tier is away, or only read, does not matter."""
         with suppress(CacheUnavailableError):
             return self.call(ask, proof=proof)
         return otherwise
@@ -239,9 +239,7 @@ class Tier:
                 state = "up" if self._stores is not None else "unopened"
         with self._lock:
             counts = dict(self._counts)
-        return TierState(
-            name=self.name, kind=self.kind, durable=self.durable, state=state, error=self._error, **counts
-        )
+        return TierState(name=self.name, kind=self.kind, durable=self.durable, state=state, error=self._error, **counts)
 
     def close(self) -> None:
         """Lets go of connections and threads; what is asked next opens it anew."""
