@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 PROJECT_FILE = "spyre-build.toml"
 MAX_FILE_BYTES = 1 << 20
 PREFIX = "SPYRE_BUILD_"
-_BROKER = re.compile(r"(redis|valkey)s?://[^/]", re.IGNORECASE)
 _VALKEY = re.compile(r"valkey(s?)://", re.IGNORECASE)
 
 Policy = Literal["strict", "fetch", "build"]
@@ -229,14 +228,7 @@ def _is_url(text: str) -> bool:
 
 
 def _broker(value: object, _base: Path, where: str) -> str:
-    if not isinstance(value, str) or not _BROKER.match(value) or len(value) > 2000 or not value.isprintable():
-        # The value may hold a password.
-        raise SettingsError(f"{where} is the URL of a Redis", hint="redis://host:6379/0, or rediss:// with TLS")
-    return _VALKEY.sub(r"redis\1://", value)
-
-
-def _broker(value: object, _base: Path, where: str) -> str:
-    text = str(value).strip()
+    text = _VALKEY.sub(r"redis\1://", str(value).strip())
     if not re.fullmatch(r"rediss?://[^\s/]+(/[0-9]*)?(\?\S*)?", text):
         shown = re.sub(r"//[^/@]*@", "//…@", text)[:200]
         raise SettingsError(
@@ -281,7 +273,6 @@ _CHECKS: dict[str, Callable[[object, Path, str], Any]] = {
     "targets": _targets,
     "weights": _choice(get_args(WeightMode)),
     "jobs": lambda value, _base, where: _number(value, where, 1, 1024, whole=True),
-    "broker": _broker,
     "write": _choice(get_args(WriteMode)),
     "audit": lambda value, _base, where: _number(value, where, 0, 100, whole=False),
 }

@@ -245,7 +245,7 @@ def test_marker_of_something_else_is_refused(tmp_path):
 
 @pytest.mark.parametrize("url", ["http://host/x", "/a,/b", "s3:bucket", "redis://h/0,/a", "/a,,file:///b", ""])
 def test_url_of_no_cache_is_refused(url):
-    with pytest.raises(CacheUnavailableError, match="director|a tier is"):
+    with pytest.raises(CacheUnavailableError, match=r"director|a tier is"):
         Cache.open(url)
 
 
