@@ -64,7 +64,7 @@ def test_settings_flag_not_given_leaves_the_file(tmp_path):
         ("[defaults]\naudit = nan\n", "audit is a number"),
         ("[defaults]\npolicy = 'lenient'\n", "policy is strict, fetch or build"),
         ("[defaults]\ntargets = [1]\n", "targets is a list of target names"),
-        ("[defaults]\ncache = 's3://bucket'\n", "a cache in one directory"),
+        ("[defaults]\ncache = 'http://bucket'\n", "a tier is a directory"),
         ("x = " + "[" * 5000 + "\n", "is not TOML"),
     ],
 )
