@@ -64,15 +64,3 @@ def verify(cache: Cache, *, repair: bool) -> dict[str, Any]:
         "ok": all(f.repaired or not f.is_error for f in findings),
         "findings": [{"path": f.path, "kind": f.kind, "text": f.message, "repaired": f.repaired} for f in findings],
     }
-
-
-def collect(cache: Cache, *, dry_run: bool, grace_hours: float | None) -> dict[str, Any]:
-    """Removes what nothing needs.
-
-    Args:
-        cache: a cache that may be written to.
-        dry_run: only count.
-        grace_hours: what is younger stays; None for the cache's own default.
-    """
-    grace = {} if grace_hours is None else {"grace": grace_hours * 3600}
-    return dict(msgspec.structs.asdict(cache.collect(dry_run=dry_run, **grace)))

@@ -67,15 +67,33 @@ def gc(
     grace: Annotated[
         float | None, typer.Option(metavar="HOURS", help="Keep what is younger than this.", min=0, show_default=False)
     ] = None,
+    tier: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N|URL",
+            help="The tier to collect, by its place in the list or its URL.  [default: 0, the directory]",
+            show_default=False,
+        ),
+    ] = None,
+    max_bytes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="Then drop what was used least until this much is left: 500MB, 10GB.",
+            show_default=False,
+        ),
+    ] = None,
     cache: CacheOption = None,
     _json: JsonOption = False,
 ) -> Result:
     """Remove what no release, pin, running build or young result needs."""
-    from spyre_build import caching
+    from spyre_build import collecting
     from spyre_build.cli.opening import open_cache
     from spyre_build.cli.present import collection_lines
 
-    data = caching.collect(open_cache(cache, writing=not dry_run), dry_run=dry_run, grace_hours=grace)
+    bound = None if max_bytes is None else collecting.parse_bytes(max_bytes)
+    opened = open_cache(cache, writing=not dry_run)
+    data = collecting.collect(opened, dry_run=dry_run, grace_hours=grace, tier=tier, max_bytes=bound)
     return Result(data=data, lines=collection_lines(data))
 
 

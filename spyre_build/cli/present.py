@@ -212,4 +212,13 @@ def collection_lines(data: Mapping[str, Any]) -> list[str]:
     """What `cache gc` removed."""
     verb = "would remove" if data["dry_run"] else "removed"
     gone = f"{verb} {count(data['blobs'], 'blob')} and {count(data['actions'], 'result')}, {size(data['blob_bytes'])}"
-    return [f"{gone}; kept {count(data['kept_blobs'], 'blob')}"]
+    kept = count(data["kept_blobs"], "blob")
+    if "kept_bytes" in data:
+        kept += f", {size(data['kept_bytes'])}"
+    if data.get("evicted_bytes") is not None:
+        gone += (
+            f", and {size(data['evicted_bytes'])} of {count(data['evicted'], 'blob')} that the budget has no room for"
+        )
+    elif data.get("evicted"):
+        gone += f", of which {count(data['evicted'], 'result')} for the budget alone"
+    return [f"{data['tier']}: {gone}; kept {kept}"]
