@@ -102,8 +102,9 @@ def _chosen(cache: Cache, text: str | None) -> Tier | None:
     for number, tier in enumerate(cache.tiers, 1):
         if text == str(number) or shown(text) == tier.name:
             return tier
+    given = shown(text) if "://" in text else text
     known = ", ".join(f"{number} {name}" for number, name in enumerate(names))
     raise UsageError(
-        f"a tier is named by its number or URL, and {shown(text)[:200]!r} is none of this cache: {known}",
+        f"a tier is named by its number or URL, and {given[:200]!r} is none of this cache: {known}",
         hint="give the list of tiers with --cache",
     )

@@ -215,7 +215,7 @@ def collection_lines(data: Mapping[str, Any]) -> list[str]:
     kept = count(data["kept_blobs"], "blob")
     if "kept_bytes" in data:
         kept += f", {size(data['kept_bytes'])}"
-    if data.get("evicted_bytes") is not None:
+    if data.get("evicted_bytes"):
         gone += (
             f", and {size(data['evicted_bytes'])} of {count(data['evicted'], 'blob')} that the budget has no room for"
         )
