@@ -1,25 +1,33 @@
-"""A worker process for tests: arguments as JSON; what the shell does around `work` is no matter here."""
+"""A worker process for tests: arguments as JSON, and ways to make it another one than it would be."""
 
 from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
+import time
 
 
 def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     words = json.loads(sys.argv[1])
-    more = words.pop("toolchain", None)
-    if more is not None:  # another version of spyre-build
+    from spyre_workers import serve
+
+    if (sources := words.pop("toolchain", None)) is not None:  # another version of spyre-build
         import msgspec
 
-        from spyre_workers import toolchain
+        real = serve.toolchain()
+        serve.toolchain = lambda: msgspec.structs.replace(real, backend_sources=sources)
+    if words.pop("deaf", False):
+        import functools
 
-        real = toolchain.toolchain()
-        import spyre_workers.serve
+        serve.Duties = functools.partial(serve.Duties, deaf_seconds=3.0)
+        if serve.RESTARTS_VARIABLE not in os.environ:  # a consumer that hangs
+            from celery.worker import WorkController
 
-        spyre_workers.serve.toolchain = lambda: msgspec.structs.replace(real, backend_sources=more)
+            WorkController.start = lambda _self: time.sleep(1000)
+            serve._HANG_SECONDS = 2.0
     from spyre_build.working import work
 
     print(work(words.pop("broker"), words.pop("cache"), **words), flush=True)

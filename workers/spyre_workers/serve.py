@@ -39,6 +39,8 @@ Ending = Literal["drained", "restart"]
 
 RESTARTS_VARIABLE: Final = "SPYRE_WORKER_RESTARTS"
 STEWARD_SECONDS: Final = 5.0
+_HANG_SECONDS: Final = 20.0
+_MAX_ENDS_A_MINUTE: Final = 5
 _log = logging.getLogger(__name__)
 
 
@@ -174,24 +176,36 @@ class _Worker:
     # --- consuming ---
 
     def _consume(self) -> None:
+        """Until a signal or the watchdog; a consumer that ends by itself (garbage in its queue) is followed by another.
+
+        Raises:
+            WorkerUnavailableError: they end faster than that can be chance.
+        """
+        ended: list[float] = []
+        self._announce()
+        _log.info("worker %s takes %s", self.station.name, ", ".join(self.queues))
+        while not self.station.draining:
+            self.station.heard = time.monotonic()
+            self._consume_once()
+            ended = [*(moment for moment in ended if time.monotonic() - moment < 60), time.monotonic()]
+            if len(ended) > _MAX_ENDS_A_MINUTE and not self.station.draining:
+                raise WorkerUnavailableError("the consumer of tasks ends again and again; its log says why")
+
+    def _consume_once(self) -> None:
         from spyre_workers.app import make_app
 
         app = make_app(self.broker)
         app.set_default()  # the pool's threads look their task up in what is current
-        # The plain controller: no banner, no signal handlers, no configuration of logs.
-        controller = app.WorkController(
-            hostname=f"{self.station.name}@spyre", pool="threads", concurrency=self.duties.slots, queues=self.queues,
-            loglevel="WARNING", without_gossip=True, without_mingle=True, without_heartbeat=True,
-        )  # fmt: skip
-        self._announce()
-        self.station.heard = time.monotonic()
-        _log.info("worker %s takes %s", self.station.name, ", ".join(self.queues))
         try:
+            # The plain controller: no banner, no signal handlers, no configuration of logs.
+            controller = app.WorkController(
+                hostname=f"{self.station.name}@spyre", pool="threads", concurrency=self.duties.slots,
+                queues=self.queues, loglevel="WARNING", without_gossip=True, without_mingle=True,
+                without_heartbeat=True,
+            )  # fmt: skip
             controller.start()
         finally:
             app.close()
-        if not self.station.draining and not self.deaf:
-            raise WorkerUnavailableError("the consumer of tasks ended by itself; its log says why")
 
     def _on_signal(self, *_: object) -> None:
         if self.station.draining:
@@ -258,7 +272,7 @@ class _Worker:
 
     def _replace(self) -> None:
         """Where the main thread hangs, it cannot leave by itself."""
-        if self.over.wait(self.duties.drain_seconds if self.station.busy else 20.0):
+        if self.over.wait(self.duties.drain_seconds if self.station.busy else _HANG_SECONDS):
             return
         self.station.close()
         replace_process()

@@ -44,8 +44,11 @@ LEGAL: Final[dict[tuple[Phase, Verb], tuple[Phase, ...]]] = {
     ("crashed", "start"): ("running",),
     # A second run beside one that is overdue.
     ("running", "hedge"): ("hedged",),
-    # A run whose token lapsed while nobody took its place (a frozen machine, claims lost with their Redis).
+    # A run whose token lapsed while no other run took its place (a frozen machine, claims lost with their Redis).
     ("absent", "resume"): ("running",),
+    ("queued", "resume"): ("running",),
+    ("orphaned", "resume"): ("running",),
+    ("crashed", "resume"): ("running",),
     ("fallen", "resume"): ("running",),
     ("running", "resume"): ("running", "hedged"),
     # A run ends: with a result, with its process dead, or without fault.
@@ -154,10 +157,16 @@ def hedge(claim: Claim | None, alive: Collection[str], *, token: str, now: float
 def resume(
     claim: Claim | None, alive: Collection[str], *, key: str, old: str, token: str, build: str, worker: str, now: float
 ) -> Answer:
-    """A run whose token has lapsed goes on under a new one, if nobody took its place meanwhile."""
+    """A run whose token has lapsed goes on under a new one, unless another run took its place.
+
+    What was queued meanwhile it takes over, on behalf of that build: the task that comes for it finds this run.
+    """
     before = phase(claim, alive)
     if claim is None:
         return Move(Claim(action=key, state="running", owner=token, build=build, worker=worker, starts=1, since=now))
+    if claim.state in {"queued", "crashed"}:
+        behalf = claim.build if before == "queued" else build
+        return Move(_with(claim, state="running", owner=token, build=behalf, worker=worker, since=now))
     if claim.state != "running" or old not in (claim.owner, claim.hedge) or (before, "resume") not in LEGAL:
         return _lost(claim)
     return Move(_with(claim, owner=token) if claim.owner == old else _with(claim, hedge=token))

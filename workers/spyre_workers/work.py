@@ -246,7 +246,8 @@ class _Performance:
                 )
             )
             if isinstance(answer, Move) and self.place.cache.actions.get(self.task.action) is None:
-                self.token = fresh
+                assert answer.new is not None
+                self.token, self.build = fresh, answer.new.build
                 return fresh
             self.place.claims.end(fresh)
             self.lost = True
