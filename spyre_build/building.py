@@ -55,7 +55,7 @@ class Building:
     def __init__(self, cache: Cache, record: BuildRecord, events: Events) -> None:
         self.cache, self.events = cache, events
         self.journal = Journal(cache, record)
-        self.build = Build(id=record.id, name=record.name, cache=str(cache.path))
+        self.build = Build(id=record.id, name=record.name, cache=cache.url)
         self.missing: list[PlannedAction] = []
         self._results: dict[str, ActionResult] = {}
         self._outcomes: dict[str, Outcome] = {}

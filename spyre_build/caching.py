@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
 
 def stats(cache: Cache) -> dict[str, Any]:
-    """Counts of things, and bytes as they lie on disk."""
-    return dict(msgspec.structs.asdict(cache.stats()))
+    """Counts of things, and bytes as they lie on disk; and how each tier does."""
+    tiers = [msgspec.structs.asdict(state) for state in cache.tier_states()]
+    return dict(msgspec.structs.asdict(cache.stats())) | {"tiers": tiers}
 
 
 def listing(cache: Cache) -> dict[str, Any]:

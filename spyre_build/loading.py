@@ -62,7 +62,7 @@ def load(
             f"a reference is a string, a Digest or a Build that has a manifest, but {type(ref).__name__} came",
             hint="build.failures says why a build has none",
         )
-    opened = cache if isinstance(cache, Cache) else Cache.open(cache or settings.cache)
+    opened = cache if isinstance(cache, Cache) else Cache.open(cache or settings.cache, wait_for_tiers=False)
     digest = resolve(opened, manifest) if isinstance(manifest, str) else manifest
     if chosen == "build":
         digest = _completed(opened, digest, device)

@@ -31,7 +31,7 @@ class Build:
 
     id: str
     name: str
-    cache: str
+    cache: str = field(repr=False)  # its URL may hold a password
     manifest: Digest | None = None
     status: Status = "failed"
     entries: list[dict[str, Any]] = field(default_factory=list)

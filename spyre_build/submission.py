@@ -80,20 +80,18 @@ def submit(  # noqa: PLR0913  the words users type, all by name
     """
     if weights not in WEIGHT_MODES:
         raise UsageError(f"weights is one of {', '.join(WEIGHT_MODES)}, not {weights!r}")
-    release = _parse_tag(tag)
-    if broker is None:
-        from spyre_build.config import load_settings
+    from spyre_build.config import load_settings
 
-        broker = load_settings().broker
+    release = _parse_tag(tag)
+    settings = load_settings()
+    broker = settings.broker if broker is None else broker
     if detach and broker is None:
         raise UsageError("a build that is left needs workers elsewhere: --detach goes with --broker")
     with ExitStack() as stack:
         if not isinstance(cache, Cache):
-            if cache is None:
-                from spyre_build.config import load_settings
-
-                cache = load_settings().cache
-            cache = stack.enter_context(Cache.open(cache))
+            cache = stack.enter_context(Cache.open(cache or settings.cache, write=settings.write))
+            if events is not None:
+                cache.on_note(events.note)
         cutting = partition if isinstance(partition, BlockPartition) else BlockPartition.parse(partition or "blocks")
         options = _Options(
             targets=targets,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
@@ -62,6 +63,7 @@ def work(  # noqa: PLR0913  the words users type, all by name
 
     given: dict[str, Any] = {} if slots is None else {"slots": slots}
     with Cache.open(cache) as opened:
+        opened.on_note(lambda text: logging.getLogger("spyre_workers").warning("%s", text))
         check_shared(opened, broker)
         claims = open_claims(broker, opened)
         try:

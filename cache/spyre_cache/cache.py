@@ -57,6 +57,7 @@ class Cache:
 
     Attributes:
         path: the directory.
+        url: opens this cache again, in any process of this machine; may hold passwords.
         blobs: bytes by digest.
         documents: small documents by kind and key; what follows is made of them.
         actions: results by action key.
@@ -70,6 +71,7 @@ class Cache:
     def __init__(self, root: Root, sharing: Sharing | None = None) -> None:
         self.root = root
         self.path = root.path
+        self.url = ",".join((str(root.path), *(() if sharing is None else sharing.urls)))
         self.read_only = root.read_only
         self._sharing = sharing
         self.disk = DiskStore(root)

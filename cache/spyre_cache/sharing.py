@@ -31,6 +31,7 @@ class Sharing:
 
     Attributes:
         tiers: those tiers, nearest first.
+        urls: of the tiers, perhaps with passwords.
         blobs: blobs everywhere.
         documents: documents everywhere.
         notes: what goes on with the tiers.
@@ -39,7 +40,9 @@ class Sharing:
     def __init__(self, root: Root, remotes: Iterable[Remote], *, write: WriteMode = "through") -> None:
         """Opens nothing yet."""
         self.notes = Notes()
-        self.tiers = tuple(Tier(remote, notes=self.notes) for remote in remotes)
+        given = tuple(remotes)
+        self.urls = tuple(remote.url for remote in given)
+        self.tiers = tuple(Tier(remote, notes=self.notes) for remote in given)
         self._root = root
         disk, documents = DiskStore(root), DiskDocuments(root)
         self._outbox = Outbox(disk, documents, self.tiers, write=write)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING
 
 from spyre_build import config
@@ -23,8 +24,10 @@ def settings_of(cache: str | None, **flags: object) -> config.Settings:
     return settings
 
 
-def open_cache(cache: str | None, *, writing: bool = False) -> Cache:
+def open_cache(cache: str | None, *, writing: bool = False, wait_for_tiers: bool = True) -> Cache:
     """The cache that the settings name; one that may not be written to serves whoever only reads.
+
+    Without `wait_for_tiers`, tiers that are away are done without for as long as that is possible.
 
     Raises:
         SettingsError: no such setting.
@@ -36,7 +39,15 @@ def open_cache(cache: str | None, *, writing: bool = False) -> Cache:
     settings = settings_of(cache)
     path = parse_tiers(settings.cache).directory
     locked = os.access(path, os.F_OK) and not os.access(path, os.W_OK)
-    return Cache.open(settings.cache, read_only=locked and not writing, write=settings.write)
+    opened = Cache.open(
+        settings.cache, read_only=locked and not writing, write=settings.write, wait_for_tiers=wait_for_tiers
+    )
+    opened.on_note(_say)
+    return opened
+
+
+def _say(text: str) -> None:
+    print(f"note: {text}", file=sys.stderr)
 
 
 def claims_of(cache: Cache, broker: str | None) -> Claims | None:

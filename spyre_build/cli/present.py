@@ -178,10 +178,17 @@ def doctor_lines(data: Mapping[str, Any]) -> list[str]:
 
 def stats_lines(data: Mapping[str, Any]) -> list[str]:
     """Counts of a cache."""
-    width = max(map(len, data))
-    return [
+    counts = {name: value for name, value in data.items() if name != "tiers"}
+    width = max(map(len, counts))
+    lines = [
         f"{name.replace('_', ' ').ljust(width)}  {size(value) if name.endswith('bytes') else value}"
-        for name, value in data.items()
+        for name, value in counts.items()
+    ]
+    beyond = [tier for tier in data["tiers"] if tier["kind"] != "disk"]
+    return lines + [
+        f"{'tier'.ljust(width)}  {tier['name']}, {'durable' if tier['durable'] else 'hot'}, "
+        + (f"{tier['state']}: {tier['error']}" if tier["error"] else tier["state"])
+        for tier in beyond
     ]
 
 

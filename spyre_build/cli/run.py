@@ -50,7 +50,7 @@ def run(
     from spyre_build.inspection import resolve
 
     settings = settings_of(cache, policy=policy)
-    opened = open_cache(cache)
+    opened = open_cache(cache, wait_for_tiers=False)
     resolve(opened, ref)  # a wrong word is answered before torch is imported
     from spyre_build import calling, importing, progress
 

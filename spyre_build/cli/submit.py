@@ -87,7 +87,8 @@ def _again(name: str, settings: Any, events: Any, *, detach: bool, replay: bool)
     from spyre_build.following import rebuild
     from spyre_cache.cache import Cache
 
-    with Cache.open(settings.cache) as opened:
+    with Cache.open(settings.cache, write=settings.write) as opened:
+        opened.on_note(events.note)
         build = rebuild(
             name, cache=opened, broker=settings.broker, jobs=settings.jobs, events=events, detach=detach, replay=replay
         )

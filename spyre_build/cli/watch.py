@@ -30,7 +30,8 @@ def watch(
     from spyre_cache.cache import Cache
 
     settings = settings_of(cache, jobs=jobs, broker=broker)
-    with Cache.open(settings.cache) as opened, progress.display() as events:
+    with Cache.open(settings.cache, write=settings.write) as opened, progress.display() as events:
+        opened.on_note(events.note)
         data = follow(
             build, cache=opened, broker=settings.broker, jobs=settings.jobs, events=events, seconds=seconds, adopt=adopt
         )

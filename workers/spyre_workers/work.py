@@ -119,12 +119,16 @@ class _Performance:
     # --- before ---
 
     def _known(self) -> bool:
-        result = self.place.cache.actions.get(self.task.action)
-        if result is None:
+        if not self._is_done():
             return False
         self._quietly(lambda: self._decide(states.clear))
         self._say("finished", seconds=0.0)
         return True
+
+    def _is_done(self) -> bool:
+        """Whether there is a result that whoever asks can see: what only this machine has is none to them."""
+        actions = self.place.cache.actions
+        return actions.get(self.task.action) is not None and actions.share(self.task.action)
 
     def _enter(self) -> Outcome | None:
         """Claims the action; gives why it is not to be run, if it is not."""
@@ -140,7 +144,7 @@ class _Performance:
             return "quarantined"
         self.build = answer.new.build
         # Between the first look and the claim another run may have ended.
-        if self.place.cache.actions.get(self.task.action) is not None:
+        if self._is_done():
             self._leave(lambda claim, alive: states.finish(claim, alive, token=self.token))
             self._say("finished", seconds=0.0)
             return "hit"

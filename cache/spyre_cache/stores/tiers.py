@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
@@ -113,6 +114,7 @@ class Tier:
         self._clock = clock
         self._lock = threading.Lock()
         self._stores: Stores | None = None
+        self._let_go: weakref.finalize[[], Tier] | None = None
         self._error = ""
         self._counts = dict.fromkeys(_EVENTS, 0)
 
@@ -195,6 +197,7 @@ class Tier:
         with self._lock:
             if self._stores is None:
                 self._stores = Stores(*self._make(self._url))
+                self._let_go = weakref.finalize(self, self._stores.blobs.close)
             return self._stores
 
     def _answered(self) -> None:
@@ -244,9 +247,9 @@ class Tier:
     def close(self) -> None:
         """Lets go of connections and threads; what is asked next opens it anew."""
         with self._lock:
-            stores, self._stores = self._stores, None
-        if stores is not None:
-            stores.blobs.close()
+            self._stores = None
+            if self._let_go is not None:
+                self._let_go()
 
 
 class Feed:
