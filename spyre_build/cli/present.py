@@ -184,7 +184,7 @@ def stats_lines(data: Mapping[str, Any]) -> list[str]:
         f"{name.replace('_', ' ').ljust(width)}  {size(value) if name.endswith('bytes') else value}"
         for name, value in counts.items()
     ]
-    beyond = [tier for tier in data["tiers"] if tier["kind"] != "disk"]
+    beyond = [tier for tier in data.get("tiers", ()) if tier["kind"] != "disk"]
     return lines + [
         f"{'tier'.ljust(width)}  {tier['name']}, {'durable' if tier['durable'] else 'hot'}, "
         + (f"{tier['state']}: {tier['error']}" if tier["error"] else tier["state"])

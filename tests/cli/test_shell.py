@@ -103,7 +103,11 @@ def test_no_words_shows_the_help():
         (["cache", "ls", "--cache", ""], 2, "--cache is a path"),
         (["cache", "ls", "--cache", "ftp://b"], 2, "a tier is a directory's path or one of"),
         (["cache", "ls", "--cache", "a,b"], 2, "file:///dir"),
-        (["cache", "ls", "--cache", "redis://me:secret@127.0.0.1:1/0"], 5, "redis://127.0.0.1:1/0 cannot be reached, after"),
+        (
+            ["cache", "ls", "--cache", "redis://me:secret@127.0.0.1:1/0"],
+            5,
+            "redis://127.0.0.1:1/0 cannot be reached, after",
+        ),
         (["cache", "ls", "--cache", "/proc/version"], 5, "a cache is a directory"),
         (["cache", "ls", "--cache", "x" * 300], 5, "File name too long"),
         (["inspect", "nosuch:1"], 3, "no release 'nosuch:1'"),
