@@ -7,12 +7,11 @@ import re
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from spyre_build.errors import InfrastructureError, UsageError
+from spyre_build.errors import UsageError
 from spyre_build.plan import choose_targets
 from spyre_build.stewarding import Steward
-from spyre_build.workshop import check_shared
+from spyre_build.workshop import check_shared, reach_broker
 from spyre_cache.cache import Cache
-from spyre_cache.errors import CacheUnavailableError
 from spyre_workers.opening import open_claims
 
 if TYPE_CHECKING:
@@ -66,10 +65,7 @@ def work(  # noqa: PLR0913  the words users type, all by name
         opened.on_note(lambda text: logging.getLogger("spyre_workers").warning("%s", text))
         check_shared(opened, broker)
         claims = open_claims(broker, opened)
-        try:
-            claims.epoch()
-        except CacheUnavailableError as error:
-            raise InfrastructureError(f"the broker {error}", hint="--broker or SPYRE_BUILD_BROKER names it") from None
+        reach_broker(claims)
         duties = Duties(
             targets=chosen,
             classes=sizes,

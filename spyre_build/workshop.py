@@ -6,7 +6,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from spyre_build.errors import UsageError
+from spyre_build.errors import InfrastructureError, UsageError
+from spyre_cache.errors import CacheUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,7 +40,7 @@ def workshop(
 
     Raises:
         UsageError: workers could not see this cache.
-        CacheUnavailableError: the broker cannot be reached.
+        InfrastructureError: the broker cannot be reached.
     """
     from spyre_workers.opening import open_claims
 
@@ -52,10 +53,23 @@ def workshop(
             yield claims, pool
         return
     check_shared(cache, broker)
+    reach_broker(claims)
     from spyre_workers.celery_executor import CeleryExecutor
 
     with CeleryExecutor(broker, urgency=urgency) as executor:
         yield claims, executor
+
+
+def reach_broker(claims: Claims) -> None:
+    """Asks the broker something, before there is work that would be in vain.
+
+    Raises:
+        InfrastructureError: it cannot be reached.
+    """
+    try:
+        claims.epoch()
+    except CacheUnavailableError as error:
+        raise InfrastructureError(f"the broker {error}", hint="--broker or SPYRE_BUILD_BROKER names it") from None
 
 
 def check_shared(cache: Cache, broker: str) -> None:

@@ -213,10 +213,12 @@ class Cache:
         return collect(self.local, grace=grace, dry_run=dry_run)
 
     def verify(self, *, repair: bool = False) -> list[Finding]:
-        """Reads and checks every file; `repair` sets aside what is damaged and forgets what points nowhere."""
+        """Reads and checks every file of the directory; `repair` sets aside what is damaged and forgets what points at
+        what no tier has.
+        """
         from spyre_cache.verify import verify
 
-        return verify(self.local, repair=repair)
+        return verify(self, repair=repair)
 
     def close(self) -> None:
         """Makes everything durable and lets collection have what only this process held.

@@ -13,7 +13,7 @@ from spyre_cache.actions import Documented, Nondeterminism, read_result
 from spyre_cache.builds import MAX_BUILD_BYTES
 from spyre_cache.codec import Record, check_depth, decode
 from spyre_cache.digest import Digest
-from spyre_cache.errors import CacheError, InvalidRecordError
+from spyre_cache.errors import CacheError, CacheUnavailableError, InvalidRecordError
 from spyre_cache.format import FORMAT_NAME
 from spyre_cache.fs import translated
 from spyre_cache.leases import check_id, is_live
@@ -146,6 +146,8 @@ class _Verification:
             check(path, data)
         except _DanglingError as error:
             self._add("dangling", path, str(error), self._forget)
+        except CacheUnavailableError:
+            raise  # a tier is away, of which nothing here is to blame
         except (CacheError, ValueError) as error:
             self._add("corrupt", path, str(error), self._set_aside)
 
@@ -244,6 +246,9 @@ class _Verification:
     def _require(self, *digests: Digest) -> None:
         # Looked for without holding: a check must not keep anything alive.
         absent = [digest for digest in digests if not self._cache.disk.present(digest)]
+        if absent and self._cache.tiers:
+            # What lies in this directory may need what lies further away.
+            absent = sorted(self._cache.blobs.missing(absent))
         if absent:
             more = f" and {len(absent) - 1} more" if len(absent) > 1 else ""
             raise _DanglingError(f"the blob {absent[0]}{more} is not in the cache")

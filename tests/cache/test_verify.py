@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spyre_cache import Cache, Digest
+from spyre_cache.errors import CacheUnavailableError
 from tests.cache.worlds import flip, key_of, model, result
 
 TEXT = b"words " * 5000
@@ -57,6 +58,22 @@ def test_blob_that_vanished_is_reported_by_what_points_at_it(cache):
     assert ("dangling", "refs") in kinds
     assert ("dangling", "pins") in kinds
     assert ("dangling", "manifests") in kinds
+
+
+def test_what_a_tier_has_is_not_missed_and_a_tier_that_is_away_is_nobodys_fault(tmp_path):
+    shared = tmp_path / "shared"
+    with Cache.open(f"{tmp_path / 'cache'},file://{shared}") as cache:
+        manifest = cache.manifest(model(cache, 1))
+        cache.blobs.flush()
+        cache.disk.delete(manifest.fragments[0])
+        assert cache.verify() == []
+        assert summary(cache.local.verify()) == [("dangling", "manifests")]
+        shared.rename(tmp_path / "elsewhere")
+        shared.write_text("no folder")
+        with pytest.raises(CacheUnavailableError):
+            cache.verify(repair=True)
+    with Cache.open(tmp_path / "cache") as cache:
+        assert summary(cache.verify()) == [("dangling", "manifests")]
 
 
 def test_result_without_its_output_is_dangling(cache):

@@ -29,6 +29,7 @@ PASSWORD_VARIABLE = "SPYRE_BUILD_REDIS_PASSWORD"  # noqa: S105  the name of a va
 CONNECT_SECONDS = 2.0
 ANSWER_SECONDS = 3.0
 RETRIES = 2
+_SILENT_TRIES = 2
 _BACKOFF_SECONDS = 0.05, 0.5  # base and cap of the jitter between tries
 _IDLE_SECONDS = 15  # a connection unused for so long is tried out before it is trusted
 _MAX_CONNECTIONS = 256
@@ -153,12 +154,14 @@ def _defaults(url: str, **options: float) -> dict[str, Any]:
 
 
 def _retry(retries: int) -> Any:
+    from redis import exceptions as of_redis
     from redis.backoff import FullJitterBackoff
-    from redis.exceptions import AuthenticationError
     from redis.retry import Retry
 
     class Worthwhile(Retry):
-        """Tries again what may go better then: a wrong password stays wrong, though the library files it here."""
+        """Tries again what may go better then: a wrong password stays wrong, though the library files it here, and
+        who has not answered twice has been waited for long enough (the library nests these, so it is four times).
+        """
 
         def call_with_retry(
             self,
@@ -167,8 +170,14 @@ def _retry(retries: int) -> Any:
             is_retryable: Callable[[Exception], bool] | None = None,
             with_failure_count: bool = False,
         ) -> _T:
+            silent = 0
+
             def worthwhile(error: Exception) -> bool:
-                return not isinstance(error, AuthenticationError) and (is_retryable is None or is_retryable(error))
+                nonlocal silent
+                silent += isinstance(error, of_redis.TimeoutError)
+                if silent >= _SILENT_TRIES or isinstance(error, of_redis.AuthenticationError):
+                    return False
+                return is_retryable is None or is_retryable(error)
 
             return super().call_with_retry(do, fail, worthwhile, with_failure_count)
 
@@ -208,7 +217,7 @@ def _translated(error: redis.RedisError, shown: str, tries: int) -> CacheUnavail
         (of_redis.OutOfMemoryError, "is full: maxmemory is reached and its policy evicts nothing; give it more memory"),
         (of_redis.BusyLoadingError, "has started and is still loading its data; try again in a while"),
         (of_redis.MaxConnectionsError, f"is used by more than {_MAX_CONNECTIONS} threads at once; use fewer"),
-        (of_redis.TimeoutError, f"did not answer in time, after {tries} tries: {text}"),
+        (of_redis.TimeoutError, f"did not answer in time, after {min(tries, _SILENT_TRIES)} tries: {text}"),
         (of_redis.ConnectionError, f"cannot be reached, after {tries} tries: {text}"),
     ):
         if isinstance(error, kind):
