@@ -68,21 +68,6 @@ def test_tasks_of_twenty_killed_workers_are_begun_elsewhere_soon(new_fleet, seed
 
 
 @pytest.mark.slow
-def test_killed_compilation_is_tried_again(new_fleet, seeds):
-    fleet = new_fleet(tiers="")
-    worker = fleet.worker("w0")
-    build = fleet.submit("desk", fleet.plant(seeds[1], "child"), "--no-replay")
-    first_start(fleet)
-    compiling(worker).kill()
-    code, data = build.result()
-    assert (code, data["status"]) == (0, "ok")
-    assert data["actions"]["compiled"] == 1
-    assert len(fleet.heard("started")) == 1 + len(fleet.heard("crashed"))
-    assert fleet.heard("crashed")
-    fleet.verify()
-
-
-@pytest.mark.slow
 def test_compilation_killed_every_time_is_quarantined_with_who_and_why(new_fleet, seeds):
     fleet = new_fleet(tiers="")
     worker = fleet.worker("w0")
@@ -103,7 +88,7 @@ def test_compilation_killed_every_time_is_quarantined_with_who_and_why(new_fleet
     assert len(fleet.heard("started")) == before
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_frozen_worker_is_replaced_and_does_no_harm_when_it_thaws(new_fleet, seeds):
     fleet = new_fleet()
     for name in ("w0", "w1"):
