@@ -34,6 +34,7 @@ _CHUNK = 500
 _SWEEP_SECONDS = 1.0
 _SWEPT = 200  # outstanding actions looked at in a sweep although nothing was heard of them: constant cost
 _SLOW_SECONDS = 10.0
+_LEASE_SECONDS = 45.0  # a lease that is shared is good for two minutes
 
 
 class Driver:
@@ -70,7 +71,7 @@ class Driver:
         self._epoch = ""
         self._away = 0
         self._said: set[str] = set()
-        self._next_sweep = self._next_slow = 0.0
+        self._next_sweep = self._next_slow = self._next_lease = 0.0
 
     # --- from outside ---
 
@@ -94,6 +95,12 @@ class Driver:
             BuildCancelledError: somebody cancelled the build.
             CacheError: what runs on this machine cannot use the cache any more.
         """
+        try:
+            self._wait()
+        finally:
+            self.cache.end_shared_lease(self.build)
+
+    def _wait(self) -> None:
         while self._outstanding:
             try:
                 self._recover()
@@ -237,6 +244,9 @@ class Driver:
             self._hand_out(list(self._outstanding))
             return
         self._sweep()
+        if now >= self._next_lease:
+            self._next_lease = now + _LEASE_SECONDS
+            self.cache.renew_shared_lease(self.build)
         if now >= self._next_slow:
             self._next_slow = now + _SLOW_SECONDS
             self._look_at_the_queue()

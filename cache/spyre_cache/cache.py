@@ -177,6 +177,20 @@ class Cache:
         self.root.ensure(self.path / "leases")
         return Lease(self.root.fs, self.path / "leases", lease_id)
 
+    def renew_shared_lease(self, build: str) -> None:
+        """Tells the collections of durable tiers that a build is at work; good for two minutes, where they answer."""
+        if not self.read_only:
+            for tier in self.tiers:
+                if tier.durable:
+                    tier.attempt(lambda stores: stores.documents.replace("leases", build, b"{}"), otherwise=False)
+
+    def end_shared_lease(self, build: str) -> None:
+        """The build is at work no more."""
+        if not self.read_only:
+            for tier in self.tiers:
+                if tier.durable:
+                    tier.attempt(lambda stores: stores.documents.remove("leases", build), otherwise=False)
+
     def stats(self) -> Stats:
         """Counts by walking the directory: I/O proportional to the number of files."""
         raw = compressed = size = 0
