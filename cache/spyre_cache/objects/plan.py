@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 from spyre_cache.codec import Record
 from spyre_cache.digest import Digest
+from spyre_cache.errors import InvalidRecordError
 from spyre_cache.objects.program import Program, WeightEntry
 
 
@@ -45,3 +47,24 @@ class PlanRecord(Record, frozen=True, kw_only=True):
     golden: Digest | None = None
     verified: bool = True
     notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuses a plan that contradicts itself; whether its programs fit its fragments shows when they are loaded.
+
+        Raises:
+            InvalidRecordError: it does.
+        """
+        count = len(self.fragments)
+        called = (step.fragment for program in self.programs for step in program.steps)
+        stray = next((n for n in (*called, *(item.fragment for item in self.actions)) if not 0 <= n < count), None)
+        if stray is not None:
+            raise InvalidRecordError(f"a plan is about its own {count} fragments, and there is no number {stray}")
+        for item in self.actions:
+            if not _KEY.fullmatch(item.action) or item.target not in self.targets:
+                raise InvalidRecordError(
+                    "a plan's actions have keys of 64 lowercase hex digits and are for its targets, but "
+                    f"{item.action[:80]!r} for {item.target[:80]!r} came"
+                )
+
+
+_KEY = re.compile(r"[0-9a-f]{64}")
