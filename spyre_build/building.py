@@ -22,7 +22,7 @@ from spyre_build.outcome import Build
 from spyre_build.plan import PlannedAction
 from spyre_build.taking import Driving
 from spyre_cache.codec import encode
-from spyre_cache.errors import CacheUnavailableError
+from spyre_cache.errors import CacheUnavailableError, InvalidRecordError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -208,19 +208,27 @@ class Building:
             made = "hit" if fresh or key in hits else made
             self._results[key], self._outcomes[key] = result, made if result.status == "ok" else "failed"
         absent = [item for item in plan.actions if item.action not in found]
-        self.missing = [PlannedAction(item.fragment, self._document(item), item.action) for item in absent]
+        self.missing = [
+            PlannedAction(item.fragment, self._document(plan.fragments[item.fragment], item), item.action)
+            for item in absent
+        ]
         self.events.planned(len(plan.actions), len(found))
         self.build.peak_rss_bytes["plan"] = _peak_rss()
         before = self.journal.actions
         fields = [(plan.fragments[item.fragment], item.target, item.action) for item in plan.actions]
         self.journal.planned(self._noted(*each, before.get(each[2])) for each in fields)
 
-    def _document(self, item: PlanAction) -> Action:
+    def _document(self, fragment: Digest, item: PlanAction) -> Action:
         action = self.cache.actions.document(item.action)
         if action is None:
             raise MissingPieceError(
                 f"the action {item.action[:12]} of build {self.id} has no document in this cache any more",
                 hint="submit the model again",
+            )
+        if (action.fragment, action.target.name) != (fragment, item.target):
+            raise InvalidRecordError(
+                f"the plan of build {self.id} has {fragment.short} for {item.target} under the key {item.action[:12]}, "
+                "which is of another action; submit the model again"
             )
         return action
 
