@@ -87,6 +87,10 @@ class DocumentStore(ABC):
     def keys(self, kind: Kind, prefix: str = "") -> Iterator[str]:
         """Keys of a kind, sorted as text; with `prefix`, those whose first part it is (`name` finds `name/1`)."""
 
+    def present(self, kind: Kind, keys: Iterable[str]) -> set[str]:
+        """Those of the keys under which there is something, without reading it where the store can."""
+        return set(self.get_many(kind, keys))
+
     def latest(self, kind: Kind, keys: Iterable[str]) -> dict[str, Document]:
         """As `get_many`, past every copy: for whoever found a document that is of no use any more."""
         return self.get_many(kind, keys)

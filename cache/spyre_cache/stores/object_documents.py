@@ -68,6 +68,13 @@ class ObjectDocuments(DocumentStore):
                 self._note(path, document.age)
         return found
 
+    def present(self, kind: Kind, keys: Iterable[str]) -> set[str]:
+        wanted = {document_path(kind, key): key for key in keys}
+        paths = self._there(kind, wanted) if len(wanted) >= _LISTED else list(wanted)
+        metas = [meta for meta in self.objects.each(self.objects.head, paths) if meta and key_of(meta) is not None]
+        lost = self._holds.secure(metas)
+        return {wanted[meta.path] for meta in metas if meta.path not in lost}
+
     def _read(self, path: str) -> Stored | None:
         return self.objects.get(path, MAX_DOCUMENT_BYTES + _HEAD_BYTES)
 

@@ -85,7 +85,7 @@ class Outbox:
 
     @contextmanager
     def batch(self) -> Iterator[None]:
-        """Within, nothing is sent; the caller drains afterwards."""
+        """Within, nothing is sent unless somebody drains; the caller settles afterwards."""
         with self._lock:
             self._depth += 1
         try:
@@ -93,11 +93,6 @@ class Outbox:
         finally:
             with self._lock:
                 self._depth -= 1
-
-    @property
-    def is_batch(self) -> bool:
-        """Whether a batch is open."""
-        return self._depth > 0
 
     # --- sending ---
 
@@ -164,7 +159,7 @@ class Outbox:
         if len(digests) > _FEW or any(digest.size > WHOLE_BYTES for digest in digests):
             absent = tier.call(lambda stores: stores.blobs.missing(digests))
             wanted = [digest for digest in digests if digest in absent]
-        _each(lambda digest: self.send(tier, digest), wanted)
+        each(lambda digest: self.send(tier, digest), wanted)
         tier.count("puts", len(wanted))
 
     def send(self, tier: Tier, digest: Digest) -> None:
@@ -208,12 +203,12 @@ class Outbox:
             if document is not None:  # else: removed meanwhile
                 tier.call(lambda stores: stores.documents.create(kind, key, document.data))
 
-        _each(say, said)
+        each(say, said)
         tier.count("puts", len(said))
 
 
-def _each(send: Callable[[_T], None], items: Sequence[_T]) -> None:
-    """Several at a time; all are tried, and the first error is raised."""
+def each(send: Callable[[_T], None], items: Sequence[_T]) -> None:
+    """Calls a function for several items at a time; all are tried, and the first error is raised."""
     if len(items) <= 1:
         for item in items:
             send(item)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 LIMIT_BYTES = 128 << 10
 TTL_SECONDS = 7 * 24 * 3600
+CONNECT_SECONDS = ANSWER_SECONDS = 1.0  # what may be done without is not waited for as long as a broker is
 _RAW, _ENVELOPE = b"r", b"z"
 _BATCH = 2000  # keys a script touches in one go: about a millisecond of the server's time
 _SCAN = 1000
@@ -57,7 +58,7 @@ def open_redis(url: str) -> tuple[RedisStore, RedisDocuments]:
     address = redis_address(url)
     limit = _number(address, "limit", LIMIT_BYTES)
     ttl = _number(address, "ttl", TTL_SECONDS)
-    client = connect(address)
+    client = connect(address, answer_seconds=ANSWER_SECONDS, connect_seconds=CONNECT_SECONDS)
     with unavailable(address.shown):
         client.ping()
     return (

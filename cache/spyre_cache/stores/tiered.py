@@ -200,12 +200,10 @@ class TieredStore(LocalBlobStore):
 
     @contextmanager
     def batch(self) -> Iterator[None]:
-        try:
-            with self._local.batch(), self._outbox.batch():
-                yield
-        finally:
-            if not self._outbox.is_batch:
-                self._outbox.drain()
+        # After an error, what was put is sent with what comes next: the error shall be seen, and soon.
+        with self._local.batch(), self._outbox.batch():
+            yield
+        self._outbox.settle()
 
 
 class _Search:

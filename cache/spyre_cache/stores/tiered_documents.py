@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from spyre_cache.errors import CacheUnavailableError
 from spyre_cache.stores.documents import IMMUTABLE, Document, DocumentStore, Kind
+from spyre_cache.stores.outbox import Outbox, each
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from spyre_cache.root import Root
     from spyre_cache.stores.disk import DiskStore
     from spyre_cache.stores.disk_documents import DiskDocuments
-    from spyre_cache.stores.outbox import Outbox
     from spyre_cache.stores.tiers import Tier
 
 _DECIDED: Final[frozenset[Kind]] = frozenset({"refs", "pins", "builds"})
@@ -243,8 +243,11 @@ class TieredDocuments(DocumentStore):
             if kind != "builds":
                 raise
             return self._write_unsent(key, here)
-        with self._lock:
-            self._unsent -= {key} if kind == "builds" else set()
+        if kind == "builds":
+            with self._lock:
+                self._unsent.discard(key)
+            with suppress(CacheUnavailableError):
+                self._send_builds(tier)
         if made:
             tier.count("puts")
             self._copy(kind, {key: Document(data, 0.0, "")}, source=tier, over=True)
@@ -345,12 +348,20 @@ class TieredDocuments(DocumentStore):
         tier = self._deciding
         if tier is None:
             return
-        wanted = list(dict.fromkeys(keys))
-        here = self._local.get_many(kind, wanted)
-        ages = tier.call(lambda stores: stores.documents.ages(kind)) if len(here) > 64 else {}
-        for key, document in here.items():
-            if key not in ages:
-                tier.call(lambda stores: stores.documents.create(kind, key, document.data))  # noqa: B023  called at once
+        # What is only read from the tier itself is there; copies say nothing of it.
+        here = self._local.get_many(kind, keys)
+        if not here:
+            return
+        there = tier.call(lambda stores: stores.documents.present(kind, here))
+        absent = [key for key in here if key not in there]
+        pointed_at = {digest for key in absent for digest in self._needs(kind, key, here[key].data) or ()}
+        self._outbox.add(pointed_at - self._blobs.missing(pointed_at))
+        self._outbox.drain()
+
+        def send(key: str) -> None:
+            tier.call(lambda stores: stores.documents.create(kind, key, here[key].data))
+
+        each(send, absent)
 
     def hold(self, hashes: Iterable[str]) -> None:
         self._local.hold(hashes)
