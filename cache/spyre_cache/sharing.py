@@ -47,7 +47,7 @@ class Sharing:
         disk, documents = DiskStore(root), DiskDocuments(root)
         self._outbox = Outbox(disk, documents, self.tiers, write=write)
         self.blobs = TieredStore(disk, self.tiers, self._outbox)
-        self.documents = TieredDocuments(root, documents, disk, self.tiers, self._outbox, needs)
+        self.documents = TieredDocuments(root, documents, disk, self.tiers, self._outbox, self.blobs.get, needs)
 
     def open(self) -> None:
         """Reaches every tier now.

@@ -9,7 +9,7 @@ import pytest
 from spyre_cache import BlobNotFoundError, Cache, CacheUnavailableError, CorruptBlobError, Digest
 from spyre_cache.actions import FAILURE_SECONDS, RESULT_TYPE
 from spyre_cache.codec import encode
-from spyre_cache.objects.action import ActionResult, Failure, OutputFile
+from spyre_cache.objects.action import ActionResult, Failure
 from spyre_cache.objects.release import Envelope
 from spyre_cache.stores.object_documents import document_path
 from spyre_cache.stores.redis_client import connect

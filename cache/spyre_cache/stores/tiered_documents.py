@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from spyre_cache.errors import CacheUnavailableError
+from spyre_cache.errors import CacheError, CacheUnavailableError
 from spyre_cache.stores.documents import IMMUTABLE, Document, DocumentStore, Kind
 from spyre_cache.stores.outbox import Outbox, each
 
@@ -24,10 +24,14 @@ if TYPE_CHECKING:
     from spyre_cache.root import Root
     from spyre_cache.stores.disk import DiskStore
     from spyre_cache.stores.disk_documents import DiskDocuments
-    from spyre_cache.stores.tiers import Tier
+    from spyre_cache.stores.tiers import Stores, Tier
 
+_T = TypeVar("_T")
 _DECIDED: Final[frozenset[Kind]] = frozenset({"refs", "pins", "builds"})
 """Kinds that change, and of which only what the deciding tier says is true."""
+
+_NAMES: Final[frozenset[Kind]] = frozenset({"refs", "builds", "manifests"})
+"""Kinds that people name: not to find one is an answer to them."""
 
 _COPIED = 256  # copies made at a time: each costs a flush of the disk
 _TOUCH_SECONDS = 3600.0
@@ -42,6 +46,7 @@ class TieredDocuments(DocumentStore):
         blobs: its blobs.
         tiers: the others, nearest first.
         outbox: what is still to be written to them.
+        fetch: brings a small blob to the local disk.
         needs: the blobs without which a copy of a document would point at nothing, or None for a document of which no
             copies are made.
     """
@@ -53,11 +58,13 @@ class TieredDocuments(DocumentStore):
         blobs: DiskStore,
         tiers: Sequence[Tier],
         outbox: Outbox,
+        fetch: Callable[[Digest], object],
         needs: Callable[[Kind, str, bytes], list[Digest] | None],
     ) -> None:
         self._root, self._local, self._blobs = root, local, blobs
         self._tiers = tuple(tiers)
         self._outbox = outbox
+        self._fetch = fetch
         self._needs = needs
         self._deciding = next((tier for tier in reversed(self._tiers) if tier.durable), None)
         self._lock = threading.Lock()
@@ -107,6 +114,8 @@ class TieredDocuments(DocumentStore):
             self._send_builds(tier)
             found = tier.call(lambda stores: stores.documents.get_many(kind, wanted))
         except CacheUnavailableError:
+            if len(local) < len(wanted):
+                raise  # that something is not there, only the tier could say
             return local
         changed = {key: there for key, there in found.items() if key not in local or local[key].data != there.data}
         self._copy(kind, changed, source=tier, over=True)
@@ -115,25 +124,25 @@ class TieredDocuments(DocumentStore):
 
     def keys(self, kind: Kind, prefix: str = "") -> Iterator[str]:
         here = set(self._local.keys(kind, prefix))
-        there = self._listed(kind, prefix)
+        there = self._listed(kind, lambda stores: set(stores.documents.keys(kind, prefix)), or_else=here)
         if there is not None:
             here = there | self._unsent_of(kind) if kind in _DECIDED else there | here
         yield from sorted(here)
 
-    def _listed(self, kind: Kind, prefix: str) -> set[str] | None:
-        """Keys of the deciding tier; None when there is none, or it is away."""
-        tier = self._deciding
-        if tier is None:
+    def _listed(self, kind: Kind, ask: Callable[[Stores], _T], *, or_else: object) -> _T | None:
+        """What the deciding tier lists; None when there is no such tier, or it is away and something is here."""
+        if self._deciding is None:
             return None
-        return tier.attempt(lambda stores: set(stores.documents.keys(kind, prefix)), None)
+        try:
+            return self._deciding.call(ask)
+        except CacheUnavailableError:
+            if kind in _NAMES and not or_else:
+                raise  # that there is nothing, only the tier could say
+            return None
 
     def ages(self, kind: Kind, prefix: str = "") -> dict[str, float]:
         here = self._local.ages(kind, prefix)
-        tier = self._deciding
-        if tier is None:
-            return here
-        there: dict[str, float] | None = None
-        there = tier.attempt(lambda stores: stores.documents.ages(kind, prefix), there)
+        there = self._listed(kind, lambda stores: stores.documents.ages(kind, prefix), or_else=here)
         if there is None:
             return here
         if kind in _DECIDED:
@@ -152,6 +161,8 @@ class TieredDocuments(DocumentStore):
         needs = {key: self._needs(kind, key, document.data) for key, document in few.items()}
         outputs = {digest for wanted in needs.values() for digest in wanted or ()}
         absent = self._blobs.missing(outputs) if outputs else set()
+        if kind == "refs":
+            absent -= self._fetched([wanted for wanted in needs.values() if wanted], absent)
         for key, wanted in needs.items():
             if over and (wanted is None or not absent.isdisjoint(wanted)):
                 self._drop_copies(kind, key)
@@ -161,6 +172,16 @@ class TieredDocuments(DocumentStore):
                 self._copy_hot(tier, kind, key, few[key].data, over=over)
             if absent.isdisjoint(wanted) and not self._root.read_only:
                 self._copy_here(kind, key, few[key], over=over)
+
+    def _fetched(self, pointed_at: list[list[Digest]], absent: set[Digest]) -> set[Digest]:
+        """Statements of releases whose manifests are here, brought here: nobody else would."""
+        found = set()
+        for manifest, statement in pointed_at:
+            if manifest not in absent and statement in absent:
+                with suppress(CacheError):
+                    self._fetch(statement)
+                    found.add(statement)
+        return found
 
     def _copy_here(self, kind: Kind, key: str, document: Document, *, over: bool) -> None:
         with suppress(CacheUnavailableError):
