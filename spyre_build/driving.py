@@ -93,6 +93,7 @@ class Driver:
 
         Raises:
             BuildCancelledError: somebody cancelled the build.
+            CacheError: results cannot be stored on this machine.
             CacheError: what runs on this machine cannot use the cache any more.
         """
         try:
@@ -102,6 +103,7 @@ class Driver:
 
     def _wait(self) -> None:
         while self._outstanding:
+            self.executor.check()
             try:
                 self._recover()
                 self._hear(self.executor.bus.read(max(0.0, min(1.0, self._next_sweep - time.monotonic()))))

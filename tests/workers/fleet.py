@@ -75,8 +75,10 @@ class Fleet:
         return made
 
     def ready(self, *workers, seconds=120):
-        wanted = {worker.name for worker in workers}
-        self.until(lambda: wanted <= {w.name for w in self.registered()}, seconds)
+        def is_ready(worker):
+            return worker.name in {w.name for w in self.registered()} and self.probe(worker, "/readyz")[0] == 200
+
+        self.until(lambda: all(is_ready(worker) for worker in workers), seconds)
 
     def registered(self):
         return self.executor._registry.workers()

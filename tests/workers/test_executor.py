@@ -187,6 +187,38 @@ def test_run_whose_token_lapsed_goes_on_when_nobody_took_over(cache, describe, s
     assert claims.read([action.key()])[action.key()].claim is None
 
 
+def test_result_made_while_the_shared_tier_is_away_waits_for_it(tmp_path, record, server):
+    shared, outcome = tmp_path / "shared", []
+    shared.mkdir()
+    url = f"{tmp_path / 'one'},file://{shared}"
+    with Cache.open(url) as cache:
+        digest = cache.blobs.put(slow(8).encoded())
+        action = Action(fragment=digest, target=parse_target("cpu/x86-64-v3"), toolchain=record)
+        cache.actions.describe(action)
+        claims, bus = DiskClaims(cache.root), LocalBus()
+        place = Workplace(
+            cache=cache, claims=claims, bus=bus, server=server, worker="w1", again=lambda *_: None,
+            limits=lambda _: Limits(), heart=Heart(claims), patience=120,
+        )  # fmt: skip
+        thread = threading.Thread(target=lambda: outcome.append(perform(task(action), place)))
+        thread.start()
+        until(bus, {"started"}, 1)
+        shared.rename(tmp_path / "away")
+        shared.write_text("not a directory")
+        deadline = time.monotonic() + 120
+        while cache.tier_states()[-1].state == "up":
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        assert claims.read([action.key()])[action.key()].claim.state == "running"
+        shared.unlink()
+        (tmp_path / "away").rename(shared)
+        thread.join(120)
+        assert outcome == ["compiled"]
+        assert [e.kind for e in bus.read(0)] == ["finished"]
+    with Cache.open(f"{tmp_path / 'two'},file://{shared}") as other:
+        assert other.actions.get(action.key()).status == "ok"
+
+
 def test_executor_left_while_it_compiles_lets_go_of_its_claims(cache, describe):
     claims, bus = DiskClaims(cache.root), LocalBus()
     actions = [describe(slow(n)) for n in (4, 5, 6)]

@@ -69,6 +69,7 @@ def compile_action(
     server: CompileServer | None = None,
     builder: str = "",
     handle: Run | None = None,
+    into: BlobStore | None = None,
 ) -> ActionResult:
     """Compiles one action in a fresh, limited process, and stores what comes of it.
 
@@ -77,11 +78,12 @@ def compile_action(
 
     Args:
         action: what to compile; its fragment must be in `blobs`.
-        blobs: where the fragment is read and outputs are put.
+        blobs: where the fragment is read, and outputs are put.
         limits: time and memory.
         server: a warmed server; by default one that all calls in this process share.
         builder: who compiles, for the result.
         handle: ends this compilation when another thread says so.
+        into: where outputs and log are put instead, such as the local part of `blobs`: sharing them is the caller's.
 
     Returns:
         Status `ok` with outputs and requirements, or `failed` with a typed failure. Never raises for what happens to
@@ -105,7 +107,7 @@ def compile_action(
             outcome = _outcome(directory, exit_, limits)
         except WorkerUnavailableError as error:
             exit_, outcome = None, _failed("infrastructure", str(error))
-        return _stored(action, blobs, directory, outcome, exit_, time.monotonic() - started, builder)
+        return _stored(action, into or blobs, directory, outcome, exit_, time.monotonic() - started, builder)
 
 
 def replay(

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from spyre_cache.errors import CacheError
 from spyre_cache.stores.redis_client import connect, redis_address, unavailable
+from spyre_runtime.host import cpu_features
 from spyre_workers.celery_executor import CeleryExecutor, queued
 from spyre_workers.errors import WorkerError, WorkerUnavailableError
 from spyre_workers.health import Health
@@ -125,6 +126,7 @@ class _Worker:
         from celery.worker import state
 
         self._warn_of_eviction()
+        self._announce()  # whoever submits meanwhile need not be told that nobody is there
         self._warm_up()
         set_current(self.station)
         state.should_stop = state.should_terminate = None
@@ -158,9 +160,15 @@ class _Worker:
 
     def _warm_up(self) -> None:
         """Starts the compile server, and has what all fragments share compiled before the first one comes."""
-        self.station.server.ahead = tuple((self.tools, target) for target in self.targets if target.kind == "cpu")
+        ahead = self.duties.targets or self._likely()
+        self.station.server.ahead = tuple((self.tools, target) for target in ahead if target.kind == "cpu")
         self.station.server.start()
         self.warm = True
+
+    def _likely(self) -> tuple[Target, ...]:
+        """What submitters on machines like this one build for by default."""
+        provided = cpu_features()
+        return tuple(target for target in self.targets if provided.issuperset(target.features))[-1:]
 
     def _warn_of_eviction(self) -> None:
         """A broker that evicts loses tasks and claims."""

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from spyre_workers.compile import Limits
 
 MAX_MESSAGE_BYTES = 16 << 10
+PATIENCE_SECONDS = 600.0
 _RETRY_SECONDS = 1.0, 10.0
 _log = logging.getLogger(__name__)
 
@@ -83,6 +84,7 @@ class Station:
             again=again,
             limits=limits,
             heart=Heart(claims),
+            patience=PATIENCE_SECONDS,
         )
 
     @property

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from spyre_cache.claims import cancel_token
 from spyre_cache.codec import encode
-from spyre_cache.errors import CacheError, CacheUnavailableError
+from spyre_cache.errors import CacheError, CacheUnavailableError, ReadOnlyCacheError
 from spyre_cache.objects.action import ActionResult, Failure, FailureKind
 from spyre_workers import states
 from spyre_workers.claiming import decide
@@ -61,6 +62,7 @@ class Workplace:
         again: sends a task once more, after a crash.
         limits: time and memory of an action's compilation.
         heart: keeps the runs' tokens alive.
+        patience: seconds to go on trying to publish a result while the cache is away, rather than compile it again.
     """
 
     cache: Cache
@@ -71,6 +73,7 @@ class Workplace:
     again: Callable[[Task, Action], None]
     limits: Callable[[Action], Limits]
     heart: Heart
+    patience: float = 0.0
 
 
 def perform(task: Task, place: Workplace, handle: Run | None = None) -> Outcome:
@@ -174,6 +177,7 @@ class _Performance:
                 result = compile_action(
                     action,
                     self.place.cache.blobs,
+                    into=self.place.cache.disk,
                     limits=self.place.limits(action),
                     server=self.place.server,
                     builder=self.place.worker,
@@ -204,10 +208,24 @@ class _Performance:
             self._leave(self._released)
             self._fail(result)
             return "failed"
-        self.place.cache.actions.put(result)
+        self._publish(result)
         self._leave(lambda claim, alive: states.finish(claim, alive, token=self.token))
         self._say("finished", seconds=seconds)
         return "compiled" if result.failure is None else "unsupported"
+
+    def _publish(self, result: ActionResult) -> None:
+        """Where everybody finds it, blobs first; tries for as long as patience lasts."""
+        digests = [*(output.digest for output in result.outputs), *filter(None, [result.log])]
+        enough = stop_after_delay(self.place.patience)
+        for attempt in Retrying(
+            retry=retry_if_exception(_passes),
+            stop=lambda state: enough(state) or self.handle.cancelled(),
+            wait=wait_random_exponential(0.2, max=5.0),
+            reraise=True,
+        ):
+            with attempt:
+                self.place.cache.blobs.share(digests)
+                self.place.cache.actions.put(result)
 
     def _crashed(self, action: Action, result: ActionResult) -> Outcome:
         assert result.failure is not None
@@ -307,6 +325,11 @@ class _Performance:
             act()
         except CacheError as error:
             _log.warning("action %s: %s", self.task.action[:12], error)
+
+
+def _passes(error: BaseException) -> bool:
+    """Whether an error may pass by itself."""
+    return isinstance(error, CacheUnavailableError) and not isinstance(error, ReadOnlyCacheError)
 
 
 def _token() -> str:
