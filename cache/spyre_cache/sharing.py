@@ -9,6 +9,7 @@ from spyre_cache.actions import Documented, read_result
 from spyre_cache.codec import decode
 from spyre_cache.errors import CacheError, CacheUnavailableError, InvalidRecordError
 from spyre_cache.refs import Attached, Known, RefEntry
+from spyre_cache.stores.copies import Copies
 from spyre_cache.stores.disk import DiskStore
 from spyre_cache.stores.disk_documents import DiskDocuments
 from spyre_cache.stores.outbox import Outbox, WriteMode
@@ -47,7 +48,8 @@ class Sharing:
         disk, documents = DiskStore(root), DiskDocuments(root)
         self._outbox = Outbox(disk, documents, self.tiers, write=write)
         self.blobs = TieredStore(disk, self.tiers, self._outbox)
-        self.documents = TieredDocuments(root, documents, disk, self.tiers, self._outbox, self.blobs.get, needs)
+        copies = Copies(root, documents, disk, self.tiers, self.blobs.get, needs)
+        self.documents = TieredDocuments(root, documents, disk, self.tiers, self._outbox, copies)
 
     def open(self) -> None:
         """Reaches every tier now.

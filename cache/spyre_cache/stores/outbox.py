@@ -187,7 +187,7 @@ class Outbox:
 
     def _send_documents(self, said: list[tuple[Kind, str]]) -> None:
         for tier in self._durable:
-            self._say_all(tier, said)
+            self._say_all(tier, self._unsaid(tier, said))
         with self._lock:
             for item in said:
                 self._said.pop(item, None)
@@ -195,6 +195,20 @@ class Outbox:
             kept = [item for item in said if not tier.is_away and tier.keeps(item[0])]
             with suppress(CacheUnavailableError):
                 self._say_all(tier, kept)
+
+    def _unsaid(self, tier: Tier, said: list[tuple[Kind, str]]) -> list[tuple[Kind, str]]:
+        """Those that a tier does not have yet; few are sent without asking."""
+        if len(said) <= _FEW:
+            return said
+        by_kind: dict[Kind, list[str]] = {}
+        for kind, key in said:
+            by_kind.setdefault(kind, []).append(key)
+        there = {
+            (kind, key)
+            for kind, keys in by_kind.items()
+            for key in tier.call(lambda stores: stores.documents.present(kind, keys))  # noqa: B023  called at once
+        }
+        return [item for item in said if item not in there]
 
     def _say_all(self, tier: Tier, said: list[tuple[Kind, str]]) -> None:
         def say(item: tuple[Kind, str]) -> None:

@@ -13,15 +13,15 @@ import threading
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from spyre_cache.errors import CacheError, CacheUnavailableError
+from spyre_cache.errors import CacheUnavailableError
 from spyre_cache.stores.documents import IMMUTABLE, Document, DocumentStore, Kind
 from spyre_cache.stores.outbox import Outbox, each
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from spyre_cache.digest import Digest
     from spyre_cache.root import Root
+    from spyre_cache.stores.copies import Copies
     from spyre_cache.stores.disk import DiskStore
     from spyre_cache.stores.disk_documents import DiskDocuments
     from spyre_cache.stores.tiers import Stores, Tier
@@ -33,9 +33,6 @@ _DECIDED: Final[frozenset[Kind]] = frozenset({"refs", "pins", "builds"})
 _NAMES: Final[frozenset[Kind]] = frozenset({"refs", "builds", "manifests"})
 """Kinds that people name: not to find one is an answer to them."""
 
-_COPIED = 256  # copies made at a time: each costs a flush of the disk
-_TOUCH_SECONDS = 3600.0
-
 
 class TieredDocuments(DocumentStore):
     """Documents of the local disk and of tiers.
@@ -46,9 +43,7 @@ class TieredDocuments(DocumentStore):
         blobs: its blobs.
         tiers: the others, nearest first.
         outbox: what is still to be written to them.
-        fetch: brings a small blob to the local disk.
-        needs: the blobs without which a copy of a document would point at nothing, or None for a document of which no
-            copies are made.
+        copies: what is made of what comes from them.
     """
 
     def __init__(
@@ -58,14 +53,12 @@ class TieredDocuments(DocumentStore):
         blobs: DiskStore,
         tiers: Sequence[Tier],
         outbox: Outbox,
-        fetch: Callable[[Digest], object],
-        needs: Callable[[Kind, str, bytes], list[Digest] | None],
+        copies: Copies,
     ) -> None:
         self._root, self._local, self._blobs = root, local, blobs
         self._tiers = tuple(tiers)
         self._outbox = outbox
-        self._fetch = fetch
-        self._needs = needs
+        self._copies = copies
         self._deciding = next((tier for tier in reversed(self._tiers) if tier.durable), None)
         self._lock = threading.Lock()
         self._unsent: set[str] = set()  # builds written while the deciding tier was away
@@ -92,7 +85,7 @@ class TieredDocuments(DocumentStore):
             else:
                 more = tier.attempt(lambda stores: stores.documents.get_many(kind, rest), more)  # noqa: B023
             tier.count("hits", len(more))
-            self._copy(kind, more, source=tier)
+            self._copies.make(kind, more, source=tier)
             found |= more
         return {key: found[key] for key in wanted if key in found}
 
@@ -102,7 +95,7 @@ class TieredDocuments(DocumentStore):
         if tier is None or kind in _DECIDED or not wanted:
             return self._local.get_many(kind, wanted) if tier is None else self.get_many(kind, wanted)
         found = tier.call(lambda stores: stores.documents.get_many(kind, wanted))
-        self._copy(kind, found, source=tier, over=True)
+        self._copies.make(kind, found, source=tier, over=True)
         return found
 
     def _decided(self, kind: Kind, wanted: list[str]) -> dict[str, Document]:
@@ -118,7 +111,7 @@ class TieredDocuments(DocumentStore):
                 raise  # that something is not there, only the tier could say
             return local
         changed = {key: there for key, there in found.items() if key not in local or local[key].data != there.data}
-        self._copy(kind, changed, source=tier, over=True)
+        self._copies.make(kind, changed, source=tier, over=True)
         unsent = {key: local[key] for key in self._unsent_of(kind) if key in local}
         return found | unsent
 
@@ -149,67 +142,12 @@ class TieredDocuments(DocumentStore):
             return there | {key: here[key] for key in self._unsent_of(kind) if key in here}
         return here | {key: min(age, here.get(key, age)) for key, age in there.items()}
 
-    # --- copies ---
-
-    def _copy(self, kind: Kind, documents: dict[str, Document], *, source: Tier, over: bool = False) -> None:
-        """Copies of what the source has on the local disk and in the tiers before it, as far as they are of use there.
-
-        With `over`, in place of others, which go in any case: what was decided a moment ago. A copy that cannot be made
-        is no loss.
-        """
-        few = dict(list(documents.items())[:_COPIED])
-        needs = {key: self._needs(kind, key, document.data) for key, document in few.items()}
-        outputs = {digest for wanted in needs.values() for digest in wanted or ()}
-        absent = self._blobs.missing(outputs) if outputs else set()
-        if kind == "refs":
-            absent -= self._fetched([wanted for wanted in needs.values() if wanted], absent)
-        for key, wanted in needs.items():
-            if over and (wanted is None or not absent.isdisjoint(wanted)):
-                self._drop_copies(kind, key)
-            if wanted is None:
-                continue
-            for tier in self._tiers[: self._tiers.index(source)]:
-                self._copy_hot(tier, kind, key, few[key].data, over=over)
-            if absent.isdisjoint(wanted) and not self._root.read_only:
-                self._copy_here(kind, key, few[key], over=over)
-
-    def _fetched(self, pointed_at: list[list[Digest]], absent: set[Digest]) -> set[Digest]:
-        """Statements of releases whose manifests are here, brought here: nobody else would."""
-        found = set()
-        for manifest, statement in pointed_at:
-            if manifest not in absent and statement in absent:
-                with suppress(CacheError):
-                    self._fetch(statement)
-                    found.add(statement)
-        return found
-
-    def _copy_here(self, kind: Kind, key: str, document: Document, *, over: bool) -> None:
-        with suppress(CacheUnavailableError):
-            if over:
-                self._local.adopt(kind, key, document)
-            else:
-                self._root.create(self._local.path(kind, key), document.data, age=document.age)
-
-    def _copy_hot(self, tier: Tier, kind: Kind, key: str, data: bytes, *, over: bool) -> None:
-        if tier.durable or tier.is_away or not tier.keeps(kind):
-            return
-        if over:
-            tier.attempt(lambda stores: stores.documents.replace(kind, key, data), otherwise=False)
-        else:
-            tier.attempt(lambda stores: stores.documents.create(kind, key, data), otherwise=False)
-
     def _refresh(self, tier: Tier, kind: Kind, key: str) -> None:
         """Makes copies what the deciding tier has: what was read from them turned out to be old."""
         there = tier.call(lambda stores: stores.documents.get(kind, key))
-        self._drop_copies(kind, key)
+        self._copies.drop(kind, key)
         if there is not None:
-            self._copy(kind, {key: there}, source=tier, over=True)
-
-    def _drop_copies(self, kind: Kind, key: str) -> None:
-        self._local.remove(kind, key)
-        for tier in self._tiers:
-            if not tier.durable and tier.keeps(kind):
-                tier.attempt(lambda stores: stores.documents.remove(kind, key), otherwise=False)
+            self._copies.make(kind, {key: there}, source=tier, over=True)
 
     # --- writing ---
 
@@ -252,9 +190,8 @@ class TieredDocuments(DocumentStore):
         tier = self._deciding
         if tier is None:
             made = here()
-            if made and self._needs(kind, key, data) is not None:
-                for hot in self._tiers:
-                    self._copy_hot(hot, kind, key, data, over=True)
+            if made:
+                self._copies.make_hot(kind, key, data)
             return made
         if kind != "builds":
             self._outbox.drain()  # what it refers to is there before it
@@ -271,7 +208,7 @@ class TieredDocuments(DocumentStore):
                 self._send_builds(tier)
         if made:
             tier.count("puts")
-            self._copy(kind, {key: Document(data, 0.0, "")}, source=tier, over=True)
+            self._copies.make(kind, {key: Document(data, 0.0, "")}, source=tier, over=True)
         else:
             self._refresh(tier, kind, key)
         return made
@@ -322,15 +259,7 @@ class TieredDocuments(DocumentStore):
         self.touch_many(kind, [key])
 
     def touch_many(self, kind: Kind, keys: Iterable[str]) -> None:
-        wanted = list(keys)
-        ages = {key: self._local.age(kind, key) for key in wanted} if self._tiers else {}
-        self._local.touch_many(kind, wanted)
-        # Whoever touched the copy a moment ago touched the original too.
-        old = [key for key, age in ages.items() if age is None or age >= _TOUCH_SECONDS]
-        for tier in self._tiers:
-            some = old if tier.durable else wanted
-            if some and tier.keeps(kind):
-                tier.attempt(lambda stores: stores.documents.touch_many(kind, some), None, proof=False)  # noqa: B023
+        self._copies.touch(kind, keys)
 
     def remove(self, kind: Kind, key: str, *, expected: Document | None = None) -> bool:
         self._root.writable("removing")
@@ -340,7 +269,7 @@ class TieredDocuments(DocumentStore):
             if expected is not None and mine is None:
                 return False
             removed = self._local.remove(kind, key, expected=mine)
-            self._drop_copies(kind, key)
+            self._copies.drop(kind, key)
             return removed
         self._outbox.drain()
         theirs = expected and self._theirs(tier, kind, key, expected)
@@ -348,7 +277,7 @@ class TieredDocuments(DocumentStore):
             return False
         removed = tier.call(lambda stores: stores.documents.remove(kind, key, expected=theirs))
         if removed or expected is None:
-            self._drop_copies(kind, key)
+            self._copies.drop(kind, key)
         return removed
 
     def set_aside(self, kind: Kind, key: str, document: Document) -> None:
@@ -375,7 +304,7 @@ class TieredDocuments(DocumentStore):
             return
         there = tier.call(lambda stores: stores.documents.present(kind, here))
         absent = [key for key in here if key not in there]
-        pointed_at = {digest for key in absent for digest in self._needs(kind, key, here[key].data) or ()}
+        pointed_at = {digest for key in absent for digest in self._copies.needs(kind, key, here[key].data) or ()}
         self._outbox.add(pointed_at - self._blobs.missing(pointed_at))
         self._outbox.drain()
 
