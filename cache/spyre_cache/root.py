@@ -44,6 +44,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
+    _Finished = tuple[int, Path, Callable[[], None]]
+    """A file in `tmp/`: its descriptor, where it is, and what to do once it has its name."""
+
 SESSION = "session-"
 GC_LOCK = "gc"  # held by a collection, and by whoever must not meet one half-way
 _MAX_PENDING = 128  # files of a batch whose flush waits; each keeps a descriptor open
@@ -73,7 +76,8 @@ class Root:
         self._locked = threading.local()
         self._depth = 0
         self._dirty: dict[Path, None] = {}
-        self._pending: dict[Path, tuple[int, Path, Callable[[], None]]] = {}
+        self._pending: dict[Path, _Finished] = {}
+        self._pending_documents: dict[Path, _Finished] = {}  # what they refer to is durable before them
         self._lease: Lease | None = None
         self._made: set[Path] = set()
         self._open()
@@ -214,33 +218,51 @@ class Root:
                 return
             self.ensure(final.parent)
             self._pending[final] = (fd, temporary, then)
-            if self._depth == 0 or len(self._pending) >= _MAX_PENDING:
-                self.flush()
+            self._flush_when_due()
+
+    def _flush_when_due(self) -> None:
+        if self._depth == 0 or len(self._pending) + len(self._pending_documents) >= _MAX_PENDING:
+            self.flush()
 
     def is_pending(self, final: Path) -> bool:
         """Whether a file waits for the end of a batch to get its name."""
-        return final in self._pending
+        return final in self._pending or final in self._pending_documents
+
+    @property
+    def has_pending_documents(self) -> bool:
+        """Whether documents wait for the end of a batch."""
+        return bool(self._pending_documents)
 
     def flush(self) -> None:
-        """All that was published becomes durable, and so visible, in the order contents, names, directories."""
+        """All that was published becomes durable, and so visible, in the order contents, names, directories; then,
+        likewise, the documents of a batch.
+        """
         with self._lock:
-            pending, self._pending = self._pending, {}
             try:
-                with translated("storing", self.path):
-                    self._sync_files([fd for fd, _, _ in pending.values()])
-                    for final, (_, temporary, _) in pending.items():
-                        self._link(temporary, final)
-                        self._dirty[final.parent] = None
+                pending, self._pending = self._pending, {}
+                self._name(pending)
             finally:
-                for fd, temporary, _ in pending.values():
-                    self.fs.close(fd)
-                    self.fs.unlink(temporary)
+                documents, self._pending_documents = self._pending_documents, {}
+                self._name(documents)
+
+    def _name(self, pending: dict[Path, _Finished]) -> None:
+        """Gives finished files their names, durably."""
+        try:
             with translated("storing", self.path):
-                for directory in list(self._dirty):
-                    self.fs.fsync_dir(directory)
-                    del self._dirty[directory]
-            for _, _, then in pending.values():
-                then()
+                self._sync_files([fd for fd, _, _ in pending.values()])
+                for final, (_, temporary, _) in pending.items():
+                    self._link(temporary, final)
+                    self._dirty[final.parent] = None
+        finally:
+            for fd, temporary, _ in pending.values():
+                self.fs.close(fd)
+                self.fs.unlink(temporary)
+        with translated("storing", self.path):
+            for directory in list(self._dirty):
+                self.fs.fsync_dir(directory)
+                del self._dirty[directory]
+        for _, _, then in pending.values():
+            then()
 
     def _link(self, temporary: Path, final: Path) -> bool:
         """Gives a file its name; False when another has it."""
@@ -291,21 +313,46 @@ class Root:
             raise LimitExceededError(f"{path} has more than the {limit} bytes that a document of its kind may have")
         return data
 
-    def create(self, path: Path, data: bytes, *, age: float = 0.0) -> bool:
+    def create(self, path: Path, data: bytes, *, age: float = 0.0, batched: bool = False) -> bool:
         """Writes a document unless there is one; True when this call did. Blobs put before are durable before it.
 
-        `age` is how many seconds ago it is to have been stored.
+        Args:
+            path: of a file below the root.
+            data: its bytes.
+            age: how many seconds ago it is to have been stored.
+            batched: whether it may wait for the end of a batch, for a document that is the same whoever writes it:
+                of several who do so at once each may be told that it did.
         """
+        if self.is_pending(path) or (not self.read_only and path.is_file()):
+            return False
+        if batched and self._depth:
+            return self._batch_document(path, data)
         return self._document(path, data, age, replace=False)
 
     def replace(self, path: Path, data: bytes, *, age: float = 0.0) -> None:
         """Writes a document in place of any other; readers see the old one or the new one."""
         self._document(path, data, age, replace=True)
 
+    def _batch_document(self, path: Path, data: bytes) -> bool:
+        _check_size(data)
+        with self._lock, translated("storing", self.path):
+            if self.is_pending(path):
+                return False
+            self.ensure(path.parent)
+            fd, temporary = self.temporary()
+            try:
+                self.fs.write(fd, data)
+            except BaseException:
+                self.fs.close(fd)
+                self.fs.unlink(temporary)
+                raise
+            self._pending_documents[path] = (fd, temporary, _nothing)
+            self._flush_when_due()
+            return True
+
     def _document(self, path: Path, data: bytes, age: float, *, replace: bool) -> bool:
         self.writable("storing")
-        if len(data) > MAX_DOCUMENT_BYTES:
-            raise LimitExceededError(f"a document has at most {MAX_DOCUMENT_BYTES} bytes, but {len(data)} came")
+        _check_size(data)
         with self._lock:
             self.flush()
             with translated("storing", self.path):
@@ -330,6 +377,8 @@ class Root:
     def remove(self, path: Path) -> bool:
         """Removes a document; True when there was one. Durable at the next flush."""
         self.writable("removing")
+        if self.is_pending(path):
+            self.flush()
         with self._lock, translated("removing", path):
             try:
                 if not self.fs.unlink(path):
@@ -367,3 +416,12 @@ class Root:
                 return False
             return True
         return False
+
+
+def _check_size(data: bytes) -> None:
+    if len(data) > MAX_DOCUMENT_BYTES:
+        raise LimitExceededError(f"a document has at most {MAX_DOCUMENT_BYTES} bytes, but {len(data)} came")
+
+
+def _nothing() -> None:
+    return

@@ -17,6 +17,7 @@ from spyre_cache.errors import CacheError, InvalidRecordError, LimitExceededErro
 from spyre_cache.fs import translated
 from spyre_cache.root import GC_LOCK
 from spyre_cache.stores.documents import (
+    IMMUTABLE,
     MAX_DOCUMENT_BYTES,
     PAIRED,
     Document,
@@ -68,6 +69,7 @@ class DiskDocuments(DocumentStore):
     # --- reading ---
 
     def get_many(self, kind: Kind, keys: Iterable[str]) -> dict[str, Document]:
+        self._settle(kind)
         now = time.time_ns()
         found = {}
         root = str(self._root.path)
@@ -98,6 +100,7 @@ class DiskDocuments(DocumentStore):
     def keys(self, kind: Kind, prefix: str = "") -> Iterator[str]:
         if not self.keeps(kind):
             return
+        self._settle(kind)
         directory = self._root.path / kind
         if kind not in PAIRED:
             # The first two characters come first in every order, so that folders of them do not disturb it.
@@ -120,8 +123,14 @@ class DiskDocuments(DocumentStore):
                 found[key] = max(0, now - self.path(kind, key).stat().st_mtime_ns) / 1e9
         return found
 
+    def _settle(self, kind: Kind) -> None:
+        """What waits for the end of a batch is there for whoever asks."""
+        if kind in IMMUTABLE and self._root.has_pending_documents:
+            self._root.flush()
+
     def age(self, kind: Kind, key: str) -> float | None:
         """Seconds since a document was stored or last touched, or None when it is not there."""
+        self._settle(kind)
         try:
             return max(0, time.time_ns() - self.path(kind, key).stat().st_mtime_ns) / 1e9
         except OSError:
@@ -130,7 +139,7 @@ class DiskDocuments(DocumentStore):
     # --- writing ---
 
     def create(self, kind: Kind, key: str, data: bytes) -> bool:
-        return self._root.create(self.path(kind, key), data)
+        return self._root.create(self.path(kind, key), data, batched=kind in IMMUTABLE)
 
     def adopt(self, kind: Kind, key: str, document: Document) -> None:
         """Keeps a copy of another store's document, as old as it is there."""
