@@ -19,6 +19,7 @@ from spyre_cache.objects.target import TARGETS, Target
 
 if TYPE_CHECKING:
     from spyre_build.config import Settings
+    from spyre_cache.stores.tiers import Tier
 
 Status = Literal["ok", "warn", "absent", "bad"]
 GIB = 1 << 30
@@ -32,7 +33,7 @@ def examine(settings: Settings) -> dict[str, Any]:
         _memory(),
         _torch(),
         *_compilers(),
-        _cache(settings),
+        *_cache(settings),
         _folder("toolchain folder", settings.toolchain_dir),
         _settings(settings),
         *_later(),
@@ -65,14 +66,23 @@ def _torch() -> dict[str, str]:
     return _check("torch", "ok", version)
 
 
-def _cache(settings: Settings) -> dict[str, str]:
+def _cache(settings: Settings) -> list[dict[str, str]]:
+    """The cache's directory, and each tier beyond it."""
     from spyre_cache.cache import Cache
 
     try:
-        with Cache.open(settings.cache) as cache:
-            return _folder("cache", cache.path)
+        with Cache.open(settings.cache, wait_for_tiers=False) as cache:
+            return [_folder("cache", cache.path), *(_tier(tier) for tier in cache.tiers)]
     except CacheError as error:
-        return _check("cache", "bad", str(error))
+        return [_check("cache", "bad", str(error))]
+
+
+def _tier(tier: Tier) -> dict[str, str]:
+    try:
+        tier.open()
+    except CacheError as error:
+        return _check("tier", "bad", str(error))
+    return _check("tier", "ok", f"{tier.name}, {'durable' if tier.durable else 'hot: small things, for a while'}")
 
 
 def _folder(name: str, path: Path) -> dict[str, str]:

@@ -17,12 +17,13 @@ from spyre_cache.objects.release import RELEASE_TYPE, Envelope, Release, stateme
 
 if TYPE_CHECKING:
     from spyre_cache.stores.base import BlobStore
-    from spyre_cache.stores.documents import Document, DocumentStore, Kind
+    from spyre_cache.stores.documents import Document, DocumentStore
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,127}")
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,127}")
 _PREFIX = re.compile(r"[0-9a-f]{6,64}")
 _MAX_LISTED = 8
+_WHOLE = 64
 _LIMIT = 64 << 10
 _TRIES = 50
 
@@ -79,7 +80,7 @@ class Refs:
 
     def manifests(self) -> list[Digest]:
         """Every registered manifest, by digest."""
-        return _known(self._documents, "manifests")
+        return _known(self._documents.get_many("manifests", self._documents.keys("manifests")))
 
     # --- releases ---
 
@@ -207,8 +208,10 @@ class Refs:
     def _by_prefix(self, prefix: str, ref: str) -> Digest:
         if not _PREFIX.fullmatch(prefix):
             raise ReferenceError_(f"a digest is named by 6 to 64 lowercase hex digits, not {ref[:80]!r}")
-        manifests = self.manifests()
-        found = [digest for digest in manifests if digest.hash.startswith(prefix)]
+        # A shared cache may have very many: only those in question are read, and all are listed only when it must be.
+        whole = self._documents.get_many("manifests", [prefix]) if len(prefix) == _WHOLE else {}
+        keys = [] if whole else list(self._documents.keys("manifests"))
+        found = _known(whole or self._documents.get_many("manifests", [k for k in keys if k.startswith(prefix)]))
         if len(found) == 1:
             return found[0]
         if found:
@@ -216,7 +219,7 @@ class Refs:
                 f"{ref} begins the digests of several manifests: {_listed([str(d) for d in found])}; give more digits"
             )
         raise ReferenceError_(
-            f"there is no manifest {ref} in this cache; {_listed([f'blake3:{d.short}' for d in manifests])}"
+            f"there is no manifest {ref} in this cache; {_listed([f'blake3:{key[:12]}' for key in keys])}"
         )
 
 
@@ -243,7 +246,7 @@ class Pins:
 
     def list(self) -> list[Digest]:
         """Pinned manifests, by digest."""
-        return _known(self._documents, "pins")
+        return _known(self._documents.get_many("pins", self._documents.keys("pins")))
 
 
 class Attached(Record, frozen=True, kw_only=True):
@@ -325,9 +328,9 @@ def _entry(key: str, document: Document) -> RefEntry | None:
     return None
 
 
-def _known(documents: DocumentStore, kind: Kind) -> list[Digest]:
+def _known(documents: dict[str, Document]) -> list[Digest]:
     found = []
-    for key, document in documents.get_many(kind, documents.keys(kind)).items():
+    for key, document in documents.items():
         with suppress(InvalidRecordError):
             digest = decode(document.data, Known, limit=_LIMIT).manifest
             if digest.hash == key:

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from spyre_cache import InvalidRecordError, ReadOnlyCacheError
+from spyre_cache import Cache, InvalidRecordError, ReadOnlyCacheError
 from spyre_cache.root import Root
 from spyre_cache.stores.disk_documents import DiskDocuments
 from spyre_cache.stores.documents import MAX_DOCUMENT_BYTES
@@ -106,3 +106,26 @@ def test_what_a_decision_was_based_on_survives_a_touch(documents):
     read = documents.get("pins", "a")
     documents.touch("pins", "a")
     assert documents.replace("pins", "a", b"y", expected=read)
+
+
+def test_documents_of_a_batch_are_there_at_once_and_for_others_at_its_end(tmp_path):
+    with Cache.open(tmp_path / "cache") as one, Cache.open(tmp_path / "cache") as two:
+        with one.blobs.batch():
+            for number in range(300):  # more than a batch holds back at a time
+                assert one.documents.create("documents", f"{number:064x}", b"%d" % number)
+            assert not one.documents.create("documents", f"{299:064x}", b"other")
+            assert two.documents.get("documents", f"{299:064x}") is None
+            assert one.documents.get("documents", f"{299:064x}").data == b"299"
+            one.documents.create("documents", f"{300:064x}", b"300")
+            assert one.documents.remove("documents", f"{300:064x}")
+            one.documents.create("documents", f"{301:064x}", b"301")
+        assert len(list(two.documents.keys("documents"))) == 301
+        assert two.documents.get("documents", f"{301:064x}").data == b"301"
+
+
+def test_what_changes_does_not_wait_for_the_end_of_a_batch(tmp_path):
+    with Cache.open(tmp_path / "cache") as one, Cache.open(tmp_path / "cache") as two, one.blobs.batch():
+        one.documents.create("statements", f"{'a' * 64}/{'b' * 64}", b"{}")
+        assert one.documents.create("refs", "name/1", b"{}")
+        assert two.documents.get("refs", "name/1") is not None
+        assert two.documents.get("statements", f"{'a' * 64}/{'b' * 64}") is not None  # it came before
