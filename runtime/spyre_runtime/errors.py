@@ -76,3 +76,27 @@ class PolicyError(SpyreRuntimeError):
     """A policy or device that `load` does not know: exit code 2."""
 
     exit_code = 2
+
+
+class KtirError(SpyreRuntimeError):
+    """Base of what the kernel IR refuses: exit code 1."""
+
+
+class KtirSyntaxError(KtirError):
+    """A text is no kernel, or beyond the limits: exit code 1."""
+
+
+class KtirBuildError(KtirError):
+    """A kernel cannot be built as asked: exit code 1."""
+
+
+class KtirRuleError(KtirError):
+    """A kernel breaks rules of the machine: exit code 1.
+
+    Attributes:
+        rules: the names of the broken rules, each once, in the order they were found.
+    """
+
+    def __init__(self, message: str, *, rules: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.rules = rules

@@ -1,0 +1,175 @@
+"""Kernels as text: what is read and written, with limits on everything read.
+
+Whatever text comes, the outcome is a module or one of our errors.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from typing import Final
+
+from xdsl.context import Context
+from xdsl.dialects import arith, linalg, math, scf, tensor
+from xdsl.dialects.builtin import (
+    AffineMapAttr,
+    AffineSetAttr,
+    ArrayAttr,
+    Builtin,
+    IntegerAttr,
+    IntegerType,
+    ModuleOp,
+    Signedness,
+)
+from xdsl.dialects.func import Func
+from xdsl.ir import Attribute, Dialect, Operation
+from xdsl.parser import Parser
+from xdsl.printer import Printer
+from xdsl.utils.exceptions import DiagnosticException, ParseError, VerifyException
+
+from spyre_runtime.errors import KtirSyntaxError
+from spyre_runtime.ktir.affine import print_map, print_set
+from spyre_runtime.ktir.dialect import KTDP, LEGACY_NAMES, MemorySpaceAttr, SpyreMemorySpaceAttr
+from spyre_runtime.ktir.reduce import ReduceOp
+from spyre_runtime.ktir.spyreop import SPYREOP
+
+MAX_BYTES: Final = 1 << 20
+MAX_NESTING: Final = 48
+MAX_OPS: Final = 20_000
+MAX_DIGITS: Final = 19
+_DIGITS: Final = re.compile(r"\d{%d,}" % (MAX_DIGITS + 1))
+_LONG_HEX: Final = re.compile(r"0[xX][0-9a-fA-F]{17,}")
+_STRINGS: Final = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*')
+
+# Of linalg, what the emulator knows.
+LINALG: Final = Dialect(
+    "linalg",
+    [
+        linalg.GenericOp,
+        linalg.YieldOp,
+        linalg.IndexOp,
+        linalg.MatmulOp,
+        linalg.FillOp,
+        linalg.BroadcastOp,
+        linalg.TransposeOp,
+        linalg.AddOp,
+        linalg.SubOp,
+        linalg.MulOp,
+        ReduceOp,
+    ],
+    list(linalg.Linalg.attributes),
+)
+_DIALECTS: Final = (Builtin, Func, arith.Arith, math.Math, scf.Scf, tensor.Tensor, LINALG, KTDP, SPYREOP)
+
+
+def context() -> Context:
+    """A context with the dialects a kernel may use; an operation of any other is refused."""
+    made = Context()
+    for dialect in _DIALECTS:
+        made.load_dialect(dialect)
+    return made
+
+
+def parse_module(text: str | bytes) -> ModuleOp:
+    """Reads a module, in the custom or the generic form, and checks what xDSL checks.
+
+    Raises:
+        KtirSyntaxError: no module, or beyond the limits; names the line.
+    """
+    text = _within_limits(text)
+    try:
+        module = Parser(context(), text, "kernel").parse_module()
+        _count(module)
+        module.verify()
+    except KtirSyntaxError:
+        raise
+    except ParseError as error:
+        raise KtirSyntaxError(f"line {_line(text, error.span.start)}: {_first_line(error)}") from None
+    except (VerifyException, DiagnosticException) as error:
+        raise KtirSyntaxError(f"an operation contradicts itself: {_first_line(error)}") from None
+    except Exception as error:  # noqa: BLE001  the parser library asserts, indexes and converts what it reads
+        raise KtirSyntaxError(f"this is no kernel: {type(error).__name__}: {_first_line(error)}") from None
+    return module
+
+
+def _within_limits(text: str | bytes) -> str:
+    if len(text) > MAX_BYTES:
+        raise KtirSyntaxError(f"a kernel has at most {MAX_BYTES} bytes, but {len(text)} came")
+    if isinstance(text, bytes):
+        try:
+            text = text.decode("utf-8")
+        except UnicodeDecodeError:
+            raise KtirSyntaxError("a kernel is UTF-8 text, but other bytes came") from None
+    bare = _STRINGS.sub("", text)
+    if _DIGITS.search(bare) or _LONG_HEX.search(bare):
+        raise KtirSyntaxError(f"a number has at most {MAX_DIGITS} digits, but a longer one came")
+    depth = 0
+    for character in bare:
+        if character in "([{<":
+            depth += 1
+            if depth > MAX_NESTING:
+                raise KtirSyntaxError(f"brackets are nested at most {MAX_NESTING} deep, but more came")
+        elif character in ")]}" or (character == ">" and depth):
+            depth = max(0, depth - 1)
+    if bare.count("--") > MAX_NESTING:
+        raise KtirSyntaxError("a run of minus signs came where a number is due")
+    return text
+
+
+def _count(module: ModuleOp) -> None:
+    for number, _ in enumerate(module.walk()):
+        if number > MAX_OPS:
+            raise KtirSyntaxError(f"a kernel has at most {MAX_OPS} operations, but more came")
+
+
+def _line(text: str, position: int) -> int:
+    return text.count("\n", 0, position) + 1
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip(" ^\t") for line in str(getattr(error, "msg", error)).splitlines()]
+    return next((line for line in lines if line), type(error).__name__)[:300]
+
+
+class KernelPrinter(Printer):
+    """Prints what other readers of the dialect take.
+
+    Sizes of the grid are bare numbers (a reader that does not know `32 : i64` runs one core, and says nothing), sets
+    and maps are in MLIR's own form, and memory spaces can be in the older spelling.
+    """
+
+    legacy: bool = False
+
+    def print_attribute(self, attribute: Attribute) -> None:
+        """See `Printer`."""
+        if isinstance(attribute, AffineSetAttr):
+            self.print_string(print_set(attribute.data))
+        elif isinstance(attribute, AffineMapAttr):
+            self.print_string(print_map(attribute.data))
+        elif isinstance(attribute, ArrayAttr) and all(_plain(entry) for entry in attribute.data):
+            self.print_string(f"[{', '.join(str(entry.value.data) for entry in attribute.data)}]")
+        elif self.legacy and isinstance(attribute, MemorySpaceAttr):
+            super().print_attribute(SpyreMemorySpaceAttr(LEGACY_NAMES[attribute.space], attribute.core))
+        else:
+            super().print_attribute(attribute)
+
+
+def _plain(entry: Attribute) -> bool:
+    if not isinstance(entry, IntegerAttr) or not isinstance(entry.type, IntegerType):
+        return False
+    return entry.type.width.data == 64 and entry.type.signedness.data is Signedness.SIGNLESS
+
+
+def print_module(op: Operation, *, generic: bool = False, legacy: bool = False) -> str:
+    """A module or function as text, ending with a newline.
+
+    Args:
+        op: what to print.
+        generic: in MLIR's generic form, which needs no knowledge of the dialects.
+        legacy: with `#ktdp.spyre_memory_space<HBM>`.
+    """
+    stream = io.StringIO()
+    printer = KernelPrinter(stream, print_generic_format=generic, print_properties_as_attributes=generic)
+    printer.legacy = legacy
+    printer.print_op(op)
+    return stream.getvalue() + "\n"
