@@ -537,7 +537,7 @@ class StoreOp(IRDLOperation):
 
 
 def _integers(static: DenseArrayBase) -> list[int]:
-    return [int(value) for value in static.get_values()]
+    return [int(value) for value in static.get_values()]  # type: ignore[misc]  # of i64, as built
 
 
 def _print_attrs(printer: Printer, op: IRDLOperation, names: Sequence[str]) -> None:
