@@ -18,6 +18,7 @@ RULES: Final[dict[str, str]] = {
     "grid": "a grid has 1 to 32 cores, as many as the plan, and ids as many as its dims",
     "dtype": "values are f16, f32, i32 or i1; a view has the type of its buffer, a moved tile that of its view",
     "set": "coordinate sets are boxes from 0, of the shape of what they describe; orders are the identity",
+    "space": "views are of global memory; views of a core or of several parts are not emulated",
     "segments": "a kernel has at most 7 buffers of 16 GiB, one a segment",
     "span": "what one core touches of a buffer lies within 255.996 MiB",
     "view": "a view lies within its buffer",
