@@ -14,6 +14,7 @@ from xdsl.dialects.builtin import (
     ArrayAttr,
     DenseArrayBase,
     DenseIntOrFPElementsAttr,
+    FloatAttr,
     IndexType,
     IntegerAttr,
     StringAttr,
@@ -215,6 +216,7 @@ class KernelBuilder:
         """A loop; what is built inside runs in it."""
         bounds = [self.index(place) for place in (low, high, step)]
         block = Block(arg_types=[IndexType(), *(value.type for value in carried)])
+        block.args[0].name_hint = "i"
         outer, self._block = self._block, block
         made = Loop(block.args[0], tuple(block.args[1:]))
         try:
@@ -236,12 +238,18 @@ class KernelBuilder:
         for kinds in itertools.product(*dims):
             total = math.prod(kind.count for kind in kinds)
             low = self.rem(self.add(core, (-done) % self.cores), self.cores) if done % self.cores else core
-            with self.loop(low, total, self.cores) as loop:
-                rest: SSAValue = loop.index
+            # A new constant: some readers take a loop right after another for a part of it.
+            end = self._add(arith.ConstantOp(IntegerAttr(total, IndexType())))
+            with self.loop(low, end, self.cores) as loop:
+                rest, left = loop.index, total
                 starts: list[SSAValue] = []
                 for kind in reversed(kinds):
-                    number = rest if kind is kinds[0] else self.rem(rest, kind.count)
-                    rest = rest if kind is kinds[0] else self.div(rest, kind.count)
+                    if kind.count == 1:
+                        starts.insert(0, self.index(kind.start))
+                        continue
+                    left = left // kind.count
+                    number = rest if left == 1 else self.rem(rest, kind.count)
+                    rest = rest if left == 1 else self.div(rest, kind.count)
                     starts.insert(0, self.add(self.mul(number, kind.size), kind.start))
                 yield tuple(starts), tuple(kind.size for kind in kinds)
             done += total
@@ -251,6 +259,9 @@ class KernelBuilder:
     def full(self, shape: Sequence[int], dtype: str, value: float) -> SSAValue:
         """A tensor of one number."""
         kind = TensorType(TYPES[dtype], shape)
+        if not math.isfinite(value):  # in `dense<…>` readers disagree on what 0xFC00 is
+            number = self._add(arith.ConstantOp(FloatAttr(value, TYPES[dtype])))  # type: ignore[arg-type]
+            return self._add(tensor.SplatOp(number, [], kind))
         return self._add(arith.ConstantOp(DenseIntOrFPElementsAttr.from_list(kind, [value]), kind))
 
     def empty(self, shape: Sequence[int], dtype: str) -> SSAValue:
@@ -364,6 +375,9 @@ class KernelBuilder:
         return Kernel(name=self.name, func=func, buffers=tuple(self._buffers), cores=self.cores)
 
     def _add(self, op: Operation) -> SSAValue:
+        # A name of its own: some readers take %1 in a subscript for the number 1.
+        if op.results[0].name_hint is None:
+            op.results[0].name_hint = op.name.partition(".")[2].removeprefix("construct_")
         self._block.add_op(op)
         return op.results[0]
 

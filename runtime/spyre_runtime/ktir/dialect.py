@@ -388,6 +388,8 @@ class ConstructIndirectAccessTileOp(IRDLOperation):
         """
         kinds = [BoolAttr.from_bool(memref is not None) for memref, _ in subscripts]
         block = Block(arg_types=[IndexType()] * space.data.num_dims)
+        for number, argument in enumerate(block.args):
+            argument.name_hint = f"v{number}"
         block.add_op(RegionTerminatorOp.create())
         super().__init__(
             operands=[base, [memref for memref, _ in subscripts if memref is not None], captured, []],
@@ -461,7 +463,8 @@ class ConstructIndirectAccessTileOp(IRDLOperation):
             maps.append(AffineMapAttr(AffineMap(len(place), 0, replaced)))
         block = Block(arg_types=[IndexType()] * len(variables))
         for argument, name in zip(block.args, variables, strict=True):
-            argument.name_hint = name
+            if not name[0].isdigit():
+                argument.name_hint = name
         block.add_op(RegionTerminatorOp.create())
         memrefs = [parser.resolve_operand(n, t) for n, t in zip(memref_names, types[1:], strict=True)]
         outside = [parser.resolve_operand(span, IndexType()) for span in captured.values()]

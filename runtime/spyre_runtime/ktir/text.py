@@ -39,6 +39,7 @@ MAX_OPS: Final = 20_000
 MAX_DIGITS: Final = 19
 _DIGITS: Final = re.compile(r"\d{%d,}" % (MAX_DIGITS + 1))
 _LONG_HEX: Final = re.compile(r"0[xX][0-9a-fA-F]{17,}")
+_DENSE_BITS: Final = re.compile(r"dense<[^>]*\b0[xX]")
 _STRINGS: Final = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*')
 
 # Of linalg, what the emulator knows.
@@ -103,6 +104,9 @@ def _within_limits(text: str | bytes) -> str:
     bare = _STRINGS.sub("", text)
     if _DIGITS.search(bare) or _LONG_HEX.search(bare):
         raise KtirSyntaxError(f"a number has at most {MAX_DIGITS} digits, but a longer one came")
+    if _DENSE_BITS.search(text):
+        # The library reads 0xFC00 as the integer 64512 here, others as the bits of -inf.
+        raise KtirSyntaxError("elements of a dense constant are decimal numbers, but bits came: use a splat")
     depth = 0
     for character in bare:
         if character in "([{<":
