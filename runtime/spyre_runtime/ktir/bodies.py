@@ -9,7 +9,8 @@ from __future__ import annotations
 import math as pymath
 from typing import TYPE_CHECKING, Any, Literal
 
-from xdsl.dialects import arith, linalg, math
+from xdsl.dialects import arith, math
+from xdsl.dialects.linalg import ops as linalg
 from xdsl.dialects.builtin import FloatAttr, IndexType, IntegerAttr, f32, i1
 
 from spyre_runtime.errors import KtirBuildError

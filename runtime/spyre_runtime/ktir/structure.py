@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Final
 
-from xdsl.dialects import linalg
+
+from xdsl.dialects.linalg import ops as linalg
 from xdsl.dialects.builtin import AffineMapAttr, MemRefType, TensorType
 from xdsl.ir import Block, Operation, SSAValue
 

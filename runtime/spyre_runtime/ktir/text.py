@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import io
 import re
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from xdsl.context import Context
-from xdsl.dialects import arith, linalg, math, scf, tensor
+from xdsl.dialects import arith, math, scf, tensor
+from xdsl.dialects.linalg import ops as linalg
+from xdsl.dialects.linalg.attrs import IteratorTypeAttr
 from xdsl.dialects.builtin import (
     AffineMapAttr,
     AffineSetAttr,
@@ -33,11 +35,14 @@ from spyre_runtime.ktir.dialect import KTDP, LEGACY_NAMES, MemorySpaceAttr, Spyr
 from spyre_runtime.ktir.reduce import ReduceOp
 from spyre_runtime.ktir.spyreop import SPYREOP
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 MAX_BYTES: Final = 1 << 20
 MAX_NESTING: Final = 48
 MAX_OPS: Final = 20_000
 MAX_DIGITS: Final = 19
-_DIGITS: Final = re.compile(r"\d{%d,}" % (MAX_DIGITS + 1))
+_DIGITS: Final = re.compile(rf"\d{{{MAX_DIGITS + 1},}}")
 _LONG_HEX: Final = re.compile(r"0[xX][0-9a-fA-F]{17,}")
 _DENSE_BITS: Final = re.compile(r"dense<[^>]*\b0[xX]")
 _STRINGS: Final = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*')
@@ -58,7 +63,7 @@ LINALG: Final = Dialect(
         linalg.MulOp,
         ReduceOp,
     ],
-    list(linalg.Linalg.attributes),
+    [IteratorTypeAttr],
 )
 _DIALECTS: Final = (Builtin, Func, arith.Arith, math.Math, scf.Scf, tensor.Tensor, LINALG, KTDP, SPYREOP)
 
@@ -156,6 +161,19 @@ class KernelPrinter(Printer):
             super().print_attribute(SpyreMemorySpaceAttr(LEGACY_NAMES[attribute.space], attribute.core))
         else:
             super().print_attribute(attribute)
+
+    def print_op_attributes(
+        self,
+        attributes: dict[str, Attribute],
+        *,
+        reserved_attr_names: Iterable[str] = (),
+        print_keyword: bool = False,
+    ) -> bool:
+        """See `Printer`; in the order of their names, whichever order they were read or set in."""
+        ordered = dict(sorted(attributes.items()))
+        return super().print_op_attributes(
+            ordered, reserved_attr_names=reserved_attr_names, print_keyword=print_keyword
+        )
 
 
 def _plain(entry: Attribute) -> bool:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
-from xdsl.dialects import arith, linalg, scf, tensor
+from xdsl.dialects import arith, scf, tensor
+from xdsl.dialects.linalg import ops as linalg
 from xdsl.dialects.builtin import IntegerAttr, IntegerType
 
 from spyre_runtime.ktir import compute, dialect
@@ -106,7 +107,7 @@ class Walk:
             handler = _HANDLERS.get(op.name)
             if handler is not None:
                 handler(self, op, frame)
-            elif compute.known(op):
+            elif compute.known(op) or op.name in _INTEGERS:
                 self.elementwise(op, frame)
             else:
                 raise self.stop("op", op, f"{op.name} is not among them")
@@ -369,6 +370,8 @@ class Walk:
         """An operation of arith or math, on integers, scalars or tensors."""
         if self.integer(op, frame):
             return
+        if not compute.known(op):
+            raise self.stop("op", op, f"{op.name} of tensors is not among them")
         shape = shape_of(op.results[0].type)
         if shape or not _is_integer(op.results[0].type):
             special = op.name in compute.SPECIAL
