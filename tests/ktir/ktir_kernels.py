@@ -134,9 +134,7 @@ def softmax(rows: int, columns: int, *, cores: int = 32, spelling: Spelling = "p
     return b.finish()
 
 
-def rmsnorm(
-    rows: int, columns: int, *, eps: float = 1e-5, cores: int = 32, spelling: Spelling = "plain"
-) -> Kernel:
+def rmsnorm(rows: int, columns: int, *, eps: float = 1e-5, cores: int = 32, spelling: Spelling = "plain") -> Kernel:
     """Rows over the root of the mean of their squares, times a weight."""
     b = KernelBuilder("rmsnorm", cores=cores, spelling=spelling)
     source = b.rows("x", "f16", (rows, columns))

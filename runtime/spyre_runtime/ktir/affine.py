@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from xdsl.dialects.builtin import AffineSetAttr
 from xdsl.ir.affine import (
@@ -18,7 +18,9 @@ from xdsl.ir.affine import (
     AffineSet,
     AffineSymExpr,
 )
-from xdsl.parser import Parser, UnresolvedOperand
+
+if TYPE_CHECKING:
+    from xdsl.parser import Parser, UnresolvedOperand
 
 MAX_TERMS: Final = 64
 
@@ -91,12 +93,11 @@ def _space(dims: int, symbols: int) -> str:
 
 def box(sizes: Sequence[int]) -> AffineSetAttr:
     """The set of all coordinates from 0 below `sizes`."""
-    constraints = []
-    for number, size in enumerate(sizes):
-        dim = AffineExpr.dimension(number)
-        for lhs in (dim, dim * -1 + (size - 1)):
-            constraints.append(AffineConstraintExpr(AffineConstraintKind.ge, lhs, AffineExpr.constant(0)))
-    return AffineSetAttr(AffineSet(len(sizes), 0, tuple(constraints)))
+    dims = [AffineExpr.dimension(number) for number in range(len(sizes))]
+    sides = [side for dim, size in zip(dims, sizes, strict=True) for side in (dim, dim * -1 + (size - 1))]
+    zero = AffineExpr.constant(0)
+    constraints = tuple(AffineConstraintExpr(AffineConstraintKind.ge, side, zero) for side in sides)
+    return AffineSetAttr(AffineSet(len(sizes), 0, constraints))
 
 
 def box_sizes(data: AffineSet) -> tuple[int, ...] | None:

@@ -10,8 +10,8 @@ import math as pymath
 from typing import TYPE_CHECKING, Any, Literal
 
 from xdsl.dialects import arith, math
+from xdsl.dialects.builtin import AnyFloat, FloatAttr, IndexType, IntegerAttr, f32, i1
 from xdsl.dialects.linalg import ops as linalg
-from xdsl.dialects.builtin import FloatAttr, IndexType, IntegerAttr, f32, i1
 
 from spyre_runtime.errors import KtirBuildError
 from spyre_runtime.ktir import spyreop
@@ -32,7 +32,7 @@ class Scalars:
         gated: the spelling.
     """
 
-    def __init__(self, block: Block, kind: Attribute, spelling: Spelling) -> None:
+    def __init__(self, block: Block, kind: AnyFloat, spelling: Spelling) -> None:
         self.kind, self.gated = kind, spelling == "gated"
         self._block = block
         self._constants: dict[tuple[float, str], SSAValue] = {}
@@ -48,26 +48,26 @@ class Scalars:
             return operand
         key = (float(operand), str(self.kind))
         if key not in self._constants:
-            self._constants[key] = self.put(arith.ConstantOp(FloatAttr(float(operand), self.kind)))  # type: ignore[arg-type]
+            self._constants[key] = self.put(arith.ConstantOp(FloatAttr(float(operand), self.kind)))
         return self._constants[key]
 
     def _plain(self, kind: type[Any], *operands: SSAValue | float) -> SSAValue:
         return self.put(kind(*(self.value(operand) for operand in operands)))
 
     def add(self, a: SSAValue | float, b: SSAValue | float) -> SSAValue:
-        """a + b."""
+        """A + b."""
         return self._plain(arith.AddfOp, a, b)
 
     def sub(self, a: SSAValue | float, b: SSAValue | float) -> SSAValue:
-        """a - b."""
+        """A - b."""
         return self._plain(arith.SubfOp, a, b)
 
     def mul(self, a: SSAValue | float, b: SSAValue | float) -> SSAValue:
-        """a * b."""
+        """A * b."""
         return self._plain(arith.MulfOp, a, b)
 
     def div(self, a: SSAValue | float, b: SSAValue | float) -> SSAValue:
-        """a / b."""
+        """A / b."""
         return self._plain(spyreop.RealDivOp if self.gated else arith.DivfOp, a, b)
 
     def neg(self, a: SSAValue | float) -> SSAValue:
@@ -75,7 +75,7 @@ class Scalars:
         return self.mul(a, -1.0) if self.gated else self._plain(arith.NegfOp, a)
 
     def exp(self, a: SSAValue | float) -> SSAValue:
-        """e to the a."""
+        """E to the a."""
         return self._plain(spyreop.ExpOp if self.gated else math.ExpOp, a)
 
     def sqrt(self, a: SSAValue | float) -> SSAValue:
@@ -179,7 +179,7 @@ class Scalars:
 
     def widen(self, value: SSAValue) -> SSAValue:
         """An element as one of the type that is computed in."""
-        if value.type == self.kind or value.type == i1 or isinstance(value.type, IndexType):
+        if value.type in (self.kind, i1) or isinstance(value.type, IndexType):
             return value
         if self.kind == f32:
             return self.put(arith.ExtFOp(value, f32))
@@ -187,4 +187,4 @@ class Scalars:
 
     def narrow(self, value: SSAValue, kind: Attribute) -> SSAValue:
         """A result as an element of the output."""
-        return value if value.type == kind else self.put(arith.TruncFOp(value, kind))  # type: ignore[arg-type]
+        return value if value.type == kind else self.put(arith.TruncFOp(value, kind))

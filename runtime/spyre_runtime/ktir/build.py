@@ -6,10 +6,9 @@ import contextlib
 import dataclasses
 import itertools
 import math
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from xdsl.dialects import arith, scf, tensor
-from xdsl.dialects.linalg import ops as linalg
 from xdsl.dialects.builtin import (
     AffineMapAttr,
     ArrayAttr,
@@ -27,6 +26,7 @@ from xdsl.dialects.builtin import (
     i64,
 )
 from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.dialects.linalg import ops as linalg
 from xdsl.dialects.linalg.attrs import IteratorTypeAttr
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.ir.affine import AffineExpr, AffineMap
@@ -43,7 +43,7 @@ from spyre_runtime.ktir.reduce import ReduceOp, combiner
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-TYPES: Final[dict[str, Attribute]] = {"f16": f16, "f32": f32, "i32": i32, "i1": i1}
+TYPES: Final[dict[str, Any]] = {"f16": f16, "f32": f32, "i32": i32, "i1": i1}
 Reduction = Literal["sum", "max", "min"]
 _REDUCTIONS: Final[dict[str, tuple[type[Operation], float]]] = {
     "sum": (arith.AddfOp, 0.0),
@@ -154,22 +154,22 @@ class KernelBuilder:
         return self._constants[key]
 
     def add(self, a: Place, b: Place) -> SSAValue:
-        """a + b."""
+        """A + b."""
         return self._integer(arith.AddiOp, a, b, 0)
 
     def mul(self, a: Place, b: Place) -> SSAValue:
-        """a * b."""
+        """A * b."""
         return self._integer(arith.MuliOp, a, b, 1)
 
     def div(self, a: Place, b: Place) -> SSAValue:
-        """a / b, rounded down."""
+        """A / b, rounded down."""
         return self._integer(arith.DivUIOp, a, b, 1)
 
     def rem(self, a: Place, b: Place) -> SSAValue:
         """What is left of a / b."""
         return self._integer(arith.RemUIOp, a, b, None)
 
-    def _integer(self, kind: type[Operation], a: Place, b: Place, neutral: int | None) -> SSAValue:
+    def _integer(self, kind: Callable[..., Operation], a: Place, b: Place, neutral: int | None) -> SSAValue:
         if isinstance(b, int) and b == neutral:
             return self.index(a)
         return self._add(kind(self.index(a), self.index(b)))
@@ -225,7 +225,7 @@ class KernelBuilder:
         finally:
             self._block = outer
         block.add_op(scf.YieldOp(*made.next))
-        op = scf.ForOp(*bounds, list(carried), Region(block))
+        op = scf.ForOp(bounds[0], bounds[1], bounds[2], list(carried), Region(block))
         outer.add_op(op)
         made.results = tuple(op.results)
 
@@ -261,7 +261,7 @@ class KernelBuilder:
         """A tensor of one number."""
         kind = TensorType(TYPES[dtype], shape)
         if not math.isfinite(value):  # in `dense<…>` readers disagree on what 0xFC00 is
-            number = self._add(arith.ConstantOp(FloatAttr(value, TYPES[dtype])))  # type: ignore[arg-type]
+            number = self._add(arith.ConstantOp(FloatAttr(value, TYPES[dtype])))
             return self._add(tensor.SplatOp(number, [], kind))
         return self._add(arith.ConstantOp(DenseIntOrFPElementsAttr.from_list(kind, [value]), kind))
 
@@ -312,7 +312,7 @@ class KernelBuilder:
         if dtype_of(value.type) == dtype:
             return value
         kind = TensorType(TYPES[dtype], shape_of(value.type))
-        return self._add((arith.ExtFOp if dtype == "f32" else arith.TruncFOp)(value, kind))  # type: ignore[arg-type]
+        return self._add((arith.ExtFOp if dtype == "f32" else arith.TruncFOp)(value, kind))
 
     def reduce(self, value: SSAValue, dims: Sequence[int], kind: Reduction) -> SSAValue:
         """Sums, or takes the largest or smallest, along dims; those dims go."""

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from xdsl.dialects import arith
-from xdsl.dialects.linalg import ops as linalg
 from xdsl.dialects.builtin import (
     AffineMapAttr,
     BFloat16Type,
@@ -26,11 +25,18 @@ from xdsl.dialects.builtin import (
 from xdsl.ir.affine import AffineConstantExpr, AffineDimExpr, AffineMap
 
 if TYPE_CHECKING:
+    from xdsl.dialects.linalg import ops as linalg
     from xdsl.ir import Attribute, Operation
 
     from spyre_runtime.ktir.numbers import Numbers
 
-_NAMES: Final = {Float16Type: "f16", Float32Type: "f32", Float64Type: "f64", BFloat16Type: "bf16", IndexType: "index"}
+_NAMES: Final[dict[type[Attribute], str]] = {
+    Float16Type: "f16",
+    Float32Type: "f32",
+    Float64Type: "f64",
+    BFloat16Type: "bf16",
+    IndexType: "index",
+}
 
 
 def dtype_of(kind: Attribute) -> str:
@@ -53,7 +59,6 @@ def _silu(x: torch.Tensor) -> torch.Tensor:
 
 def _integer_division(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.div(a, torch.where(b == 0, torch.ones_like(b), b), rounding_mode="trunc")
-
 
 
 Function = Callable[..., torch.Tensor]
@@ -98,7 +103,7 @@ FUNCTIONS: Final[dict[str, Function]] = {
     "math.powf": torch.pow,
     "math.fma": lambda a, b, c: a * b + c,
     "spyreop.exp": torch.exp,
-    "spyreop.gelu": lambda x: torch.nn.functional.gelu(x),
+    "spyreop.gelu": torch.nn.functional.gelu,
     "spyreop.reciprocal": torch.reciprocal,
     "spyreop.sigmoid": torch.sigmoid,
     "spyreop.silu": _silu,
@@ -153,23 +158,24 @@ _FLOAT_COMPARISONS: Final[dict[int, Function]] = {
 }
 COMPARISONS: Final = frozenset({"arith.cmpi", "arith.cmpf"})
 
-# How a combiner reduces a dim, and what it starts from.
-REDUCERS: Final[dict[str, tuple[Callable[[torch.Tensor, list[int]], torch.Tensor], float]]] = {
-    "arith.addf": (lambda t, dims: t.sum(dims), 0.0),
-    "arith.addi": (lambda t, dims: t.sum(dims), 0),
-    "arith.mulf": (lambda t, dims: _product(t, dims), 1.0),
-    "arith.muli": (lambda t, dims: _product(t, dims), 1),
-    "arith.maximumf": (lambda t, dims: t.amax(dims), -torch.inf),
-    "arith.maxnumf": (lambda t, dims: t.amax(dims), -torch.inf),
-    "arith.minimumf": (lambda t, dims: t.amin(dims), torch.inf),
-    "arith.minnumf": (lambda t, dims: t.amin(dims), torch.inf),
-}
-
 
 def _product(tensor: torch.Tensor, dims: list[int]) -> torch.Tensor:
     for dim in sorted(dims, reverse=True):
         tensor = tensor.prod(dim)
     return tensor
+
+
+# How a combiner reduces a dim, and what it starts from.
+REDUCERS: Final[dict[str, tuple[Callable[[torch.Tensor, list[int]], torch.Tensor], float]]] = {
+    "arith.addf": (lambda t, dims: t.sum(dims), 0.0),
+    "arith.addi": (lambda t, dims: t.sum(dims), 0),
+    "arith.mulf": (_product, 1.0),
+    "arith.muli": (_product, 1),
+    "arith.maximumf": (lambda t, dims: t.amax(dims), -torch.inf),
+    "arith.maxnumf": (lambda t, dims: t.amax(dims), -torch.inf),
+    "arith.minimumf": (lambda t, dims: t.amin(dims), torch.inf),
+    "arith.minnumf": (lambda t, dims: t.amin(dims), torch.inf),
+}
 
 
 def known(op: Operation) -> bool:

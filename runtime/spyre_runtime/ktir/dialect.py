@@ -7,8 +7,7 @@ and the older `#ktdp.spyre_memory_space<HBM>`.
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from xdsl.dialects.builtin import (
     DYNAMIC_INDEX,
@@ -46,11 +45,15 @@ from xdsl.irdl import (
     var_operand_def,
     var_result_def,
 )
-from xdsl.parser import AttrParser, Parser, UnresolvedOperand
-from xdsl.printer import Printer
 from xdsl.traits import IsTerminator, NoMemoryEffect
 
 from spyre_runtime.ktir.affine import ValueMap, print_expr
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from xdsl.parser import AttrParser, Parser, UnresolvedOperand
+    from xdsl.printer import Printer
 
 GLOBAL: Final = "global"
 LOCAL: Final = "ct_local"
@@ -254,7 +257,7 @@ class ConstructMemoryViewOp(IRDLOperation):
         parser.parse_punctuation(":")
         kind = parser.parse_type()
         (sizes, static_sizes), (strides, static_strides) = lists
-        op = cls.create(
+        return cls.create(
             operands=[offset, *sizes, *strides],
             properties={
                 "static_sizes": DenseArrayBase.from_list(i64, static_sizes),
@@ -264,7 +267,6 @@ class ConstructMemoryViewOp(IRDLOperation):
             },
             result_types=[kind],
         )
-        return op
 
 
 @irdl_op_definition

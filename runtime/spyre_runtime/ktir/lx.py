@@ -52,11 +52,13 @@ class _Liveness:
             for inner in op.walk():
                 for operand in inner.operands:
                     last[self.root(operand)] = number
-        sizes = {argument: tensor_bytes(argument) for argument in block.args}
+        sizes: dict[SSAValue, int] = {argument: tensor_bytes(argument) for argument in block.args}
         live = sum(sizes.values())
         peak, at = live, block.first_op
         for number, op in enumerate(ops):
-            dying = [value for value in {self.root(v) for v in self._reads(op)} if last[value] == number and value in sizes]
+            dying = [
+                value for value in {self.root(v) for v in self._reads(op)} if last[value] == number and value in sizes
+            ]
             made = 0 if op.name in _SAME_MEMORY or op.name == "tensor.empty" else sum(map(tensor_bytes, op.results))
             inside, where = self._inside(op)
             reused = self._reused(op, dying, sizes)

@@ -41,7 +41,10 @@ class Rates:
             f"{self.clock_hz / 1e9:g} GHz clock",
             f"{self.memory_bytes_per_cycle:g} bytes a cycle of device memory, shared by all cores",
             "a tile that several cores load in the same step moves once for each of them",
-            f"{self.vector_lanes} fp16 lanes a core; fp32 at half the rate; special functions {self.special_factor} times",
+            (
+                f"{self.vector_lanes} fp16 lanes a core, half as many in fp32; special functions take"
+                f" {self.special_factor} times as long"
+            ),
             f"{self.matrix_macs_per_cycle} fp16 multiply-accumulates a cycle and core, fp32 operands at the same rate",
             "transfers and computation overlap fully: a kernel takes the longer of the two",
             f"{self.launch_cycles} cycles a launch",

@@ -109,7 +109,9 @@ class Memory:
         stick = STICK_BYTES // ITEM_BYTES[view.dtype]
         origin = (self.buffers[view.buffer].address or 0) // ITEM_BYTES[view.dtype]
         if bool(np.any((np.asarray(base) + origin) % stick)):
-            bad = int(np.asarray(base).reshape(-1)[int(np.argmax((np.asarray(base).reshape(-1) + origin) % stick != 0))])
+            bad = int(
+                np.asarray(base).reshape(-1)[int(np.argmax((np.asarray(base).reshape(-1) + origin) % stick != 0))]
+            )
             self.findings.add("stick", op, f"a tile begins at element {bad}, {bad % stick} past a stick of {stick}")
         for size, stride in zip(sizes, view.strides, strict=True):
             if size > 1 and stride != 1 and stride % stick:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from xdsl.dialects.builtin import Float16Type, Float32Type, FloatAttr, IntegerType, f32
 from xdsl.ir import Dialect, SSAValue
@@ -17,9 +17,11 @@ from xdsl.irdl import (
     result_def,
     traits_def,
 )
-from xdsl.parser import Parser
-from xdsl.printer import Printer
 from xdsl.traits import NoMemoryEffect
+
+if TYPE_CHECKING:
+    from xdsl.parser import Parser
+    from xdsl.printer import Printer
 
 _FLOAT = AnyOf((BaseAttr(Float16Type), BaseAttr(Float32Type)))
 

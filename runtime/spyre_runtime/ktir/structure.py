@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Final
 
-
-from xdsl.dialects.linalg import ops as linalg
 from xdsl.dialects.builtin import AffineMapAttr, MemRefType, TensorType
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.dialects.linalg import ops as linalg
 
 from spyre_runtime.ktir import dialect
 from spyre_runtime.ktir.affine import box_sizes
@@ -17,6 +15,8 @@ from spyre_runtime.ktir.machine import BUFFER_DTYPES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from xdsl.ir import Block, Operation, SSAValue
 
     from spyre_runtime.ktir.findings import Findings
     from spyre_runtime.ktir.kernel import Kernel
@@ -32,11 +32,13 @@ def check_structure(kernel: Kernel, findings: Findings) -> None:
     for op in kernel.func.walk():
         for value in (*op.results, *(argument for region in op.regions for b in region.blocks for argument in b.args)):
             _check_type(op, value, findings)
+        if op.name == "ktdp.get_compute_tile_id" and len(op.results) != len(kernel.grid):
+            findings.add("grid", op, f"{len(op.results)} ids in a grid of {len(kernel.grid)} dims")
         check = _CHECKS.get(op.name)
         if op.name.startswith("linalg."):
             _outputs(op, findings)
         if check is not None:
-            check(op, kernel, findings)
+            check(op, findings)
 
 
 def _check_type(op: Operation, value: SSAValue, findings: Findings) -> None:
@@ -55,7 +57,7 @@ def _check_type(op: Operation, value: SSAValue, findings: Findings) -> None:
         findings.add("dtype", op, f"a value of {dtype}")
 
 
-def _view(op: dialect.ConstructMemoryViewOp, kernel: Kernel, findings: Findings) -> None:
+def _view(op: dialect.ConstructMemoryViewOp, findings: Findings) -> None:
     sizes, shape = [int(size) for size in op.static_sizes.get_values()], shape_of(op.result.type)
     strides = list(op.static_strides.get_values())
     if op.sizes or op.strides:
@@ -68,7 +70,7 @@ def _view(op: dialect.ConstructMemoryViewOp, kernel: Kernel, findings: Findings)
         findings.add("space", op, "a view of a core's memory")
 
 
-def _distributed(op: Operation, kernel: Kernel, findings: Findings) -> None:
+def _distributed(op: Operation, findings: Findings) -> None:
     findings.add("space", op, "a view made of several")
 
 
@@ -76,7 +78,7 @@ def _identity(mapping: AffineMapAttr, rank: int) -> bool:
     return mapping.data.num_dims == rank and mapping.data == mapping.data.identity(rank)
 
 
-def _tile(op: dialect.ConstructAccessTileOp, kernel: Kernel, findings: Findings) -> None:
+def _tile(op: dialect.ConstructAccessTileOp, findings: Findings) -> None:
     rank, shape = len(shape_of(op.base.type)), op.result.type.sizes
     if op.symbol_operands:
         findings.add("dynamic", op, "a set with symbols")
@@ -88,7 +90,7 @@ def _tile(op: dialect.ConstructAccessTileOp, kernel: Kernel, findings: Findings)
         findings.add("set", op, f"the set is not {list(shape)} in order")
 
 
-def _indirect(op: dialect.ConstructIndirectAccessTileOp, kernel: Kernel, findings: Findings) -> None:
+def _indirect(op: dialect.ConstructIndirectAccessTileOp, findings: Findings) -> None:
     rank, shape = len(shape_of(op.base.type)), op.result.type.sizes
     kinds = [bool(kind.value.data) for kind in op.per_dim_subscript_kinds.data]
     maps = [attribute.data for attribute in op.per_dim_subscript_maps.data]
@@ -111,7 +113,7 @@ def _indirect(op: dialect.ConstructIndirectAccessTileOp, kernel: Kernel, finding
         findings.add("dtype", op, "indices are read from views of i32")
 
 
-def _moved(op: Operation, kernel: Kernel, findings: Findings) -> None:
+def _moved(op: Operation, findings: Findings) -> None:
     """ktdp.load and ktdp.store."""
     data, tile = (op.results[0], op.operands[0]) if op.results else (op.operands[0], op.operands[1])
     owner: Operation | Block = tile.owner
@@ -135,11 +137,15 @@ def _outputs(op: Operation, findings: Findings) -> None:
     if len(op.results) != 1 or len(op.operands) < 2 or op.operands[place].type != op.results[0].type:
         findings.add("ir", op, "the result has the type of the output operand")
         return
-    if any(operand is op.operands[place] for number, operand in enumerate(op.operands) if number != place % len(op.operands)):
+    if any(
+        operand is op.operands[place]
+        for number, operand in enumerate(op.operands)
+        if number != place % len(op.operands)
+    ):
         findings.add("alias", op, "the output operand is an input as well")
 
 
-def _generic(op: linalg.GenericOp, kernel: Kernel, findings: Findings) -> None:
+def _generic(op: linalg.GenericOp, findings: Findings) -> None:
     args = op.body.block.args
     if len(op.outputs) != 1 or len(op.indexing_maps.data) != len(op.operands) or len(args) != len(op.operands):
         findings.add("ir", op, "a map and a body argument an operand, and one output")
@@ -161,7 +167,7 @@ def _generic(op: linalg.GenericOp, kernel: Kernel, findings: Findings) -> None:
             findings.add("ir", inner, "no such loop")
 
 
-def _matmul(op: linalg.MatmulOp, kernel: Kernel, findings: Findings) -> None:
+def _matmul(op: linalg.MatmulOp, findings: Findings) -> None:
     shapes = [shape_of(operand.type) for operand in op.operands]
     if len(shapes) != 3 or any(len(shape) != 2 for shape in shapes):
         findings.add("ir", op, "three matrices are due")
@@ -171,13 +177,13 @@ def _matmul(op: linalg.MatmulOp, kernel: Kernel, findings: Findings) -> None:
         findings.add("dtype", op, "factors of different types")
 
 
-def _reshape(op: Operation, kernel: Kernel, findings: Findings) -> None:
+def _reshape(op: Operation, findings: Findings) -> None:
     before, after = op.operands[0].type, op.results[0].type
     if math.prod(shape_of(before)) != math.prod(shape_of(after)) or dtype_of(before) != dtype_of(after):
         findings.add("ir", op, f"{list(shape_of(before))} cannot be {list(shape_of(after))}")
 
 
-def _transpose(op: linalg.TransposeOp, kernel: Kernel, findings: Findings) -> None:
+def _transpose(op: linalg.TransposeOp, findings: Findings) -> None:
     shape, order = shape_of(op.operands[0].type), [int(dim) for dim in op.permutation.get_values()]
     if sorted(order) != list(range(len(shape))):
         findings.add("ir", op, f"{order} is no permutation of {len(shape)} dims")
@@ -185,7 +191,7 @@ def _transpose(op: linalg.TransposeOp, kernel: Kernel, findings: Findings) -> No
         findings.add("ir", op, f"{list(shape)} in the order {order} is not {list(shape_of(op.results[0].type))}")
 
 
-def _broadcast(op: linalg.BroadcastOp, kernel: Kernel, findings: Findings) -> None:
+def _broadcast(op: linalg.BroadcastOp, findings: Findings) -> None:
     before, after = shape_of(op.operands[0].type), shape_of(op.results[0].type)
     dims = [int(dim) for dim in op.dimensions.get_values()]
     if not all(0 <= dim < len(after) for dim in dims) or before != _without(after, dims):
@@ -196,33 +202,27 @@ def _without(shape: Sequence[int], dims: Sequence[int]) -> tuple[int, ...]:
     return tuple(size for dim, size in enumerate(shape) if dim not in dims)
 
 
-def _same_shapes(op: Operation, kernel: Kernel, findings: Findings) -> None:
+def _same_shapes(op: Operation, findings: Findings) -> None:
     if len({operand.type for operand in op.operands}) != 1:
         findings.add("ir", op, "operands of one type are due")
 
 
-def _fill(op: Operation, kernel: Kernel, findings: Findings) -> None:
+def _fill(op: Operation, findings: Findings) -> None:
     if dtype_of(op.operands[0].type) != dtype_of(op.results[0].type) or shape_of(op.operands[0].type):
         findings.add("dtype", op, f"an element of {op.operands[0].type} for a tensor of {op.results[0].type}")
 
 
-def _extract(op: Operation, kernel: Kernel, findings: Findings) -> None:
+def _extract(op: Operation, findings: Findings) -> None:
     if len(op.operands) - 1 != len(shape_of(op.operands[0].type)):
         findings.add("ir", op, "an index a dim is due")
 
 
-def _empty(op: Operation, kernel: Kernel, findings: Findings) -> None:
+def _empty(op: Operation, findings: Findings) -> None:
     if op.operands:
         findings.add("dynamic", op, "sizes are constants")
 
 
-def _identifiers(op: Operation, kernel: Kernel, findings: Findings) -> None:
-    if len(op.results) != len(kernel.grid):
-        findings.add("grid", op, f"{len(op.results)} ids in a grid of {len(kernel.grid)} dims")
-
-
-_CHECKS: Final[dict[str, Callable[[Any, Kernel, Findings], None]]] = {
-    "ktdp.get_compute_tile_id": _identifiers,
+_CHECKS: Final[dict[str, Callable[[Any, Findings], None]]] = {
     "ktdp.construct_memory_view": _view,
     "ktdp.construct_distributed_memory_view": _distributed,
     "ktdp.construct_access_tile": _tile,

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Final
 
 from xdsl.context import Context
 from xdsl.dialects import arith, math, scf, tensor
-from xdsl.dialects.linalg import ops as linalg
-from xdsl.dialects.linalg.attrs import IteratorTypeAttr
 from xdsl.dialects.builtin import (
     AffineMapAttr,
     AffineSetAttr,
@@ -24,6 +22,8 @@ from xdsl.dialects.builtin import (
     Signedness,
 )
 from xdsl.dialects.func import Func
+from xdsl.dialects.linalg import ops as linalg
+from xdsl.dialects.linalg.attrs import IteratorTypeAttr
 from xdsl.ir import Attribute, Dialect, Operation
 from xdsl.parser import Parser
 from xdsl.printer import Printer
@@ -36,7 +36,7 @@ from spyre_runtime.ktir.reduce import ReduceOp
 from spyre_runtime.ktir.spyreop import SPYREOP
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 MAX_BYTES: Final = 1 << 20
 MAX_NESTING: Final = 48
@@ -164,7 +164,7 @@ class KernelPrinter(Printer):
 
     def print_op_attributes(
         self,
-        attributes: dict[str, Attribute],
+        attributes: Mapping[str, Attribute],
         *,
         reserved_attr_names: Iterable[str] = (),
         print_keyword: bool = False,

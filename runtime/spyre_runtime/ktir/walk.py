@@ -7,23 +7,23 @@ loop that some run longer, a condition that holds for some), the part is walked 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
 from xdsl.dialects import arith, scf, tensor
-from xdsl.dialects.linalg import ops as linalg
 from xdsl.dialects.builtin import IntegerAttr, IntegerType
+from xdsl.dialects.linalg import ops as linalg
 
 from spyre_runtime.ktir import compute, dialect
 from spyre_runtime.ktir.affine import evaluate
 from spyre_runtime.ktir.compute import dtype_of, shape_of
 from spyre_runtime.ktir.machine import ITEM_BYTES
-from spyre_runtime.ktir.reduce import ReduceOp
 from spyre_runtime.ktir.values import Data, Index, Number, Scattered, Tile, Value, View
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
     from xdsl.ir import Block, Operation, SSAValue
 
     from spyre_runtime.ktir.cost import Meter
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from spyre_runtime.ktir.kernel import Kernel
     from spyre_runtime.ktir.memory import Memory
     from spyre_runtime.ktir.numbers import Numbers
+    from spyre_runtime.ktir.reduce import ReduceOp
 
 MAX_STEPS: Final = 200_000
 Cores = np.ndarray[Any, Any]
@@ -178,11 +179,14 @@ class Walk:
                 full[torch.from_numpy(chosen)] = value.tensor  # type: ignore[union-attr]
             return Data(old.dtype, old.shape, full)
         if all(isinstance(value, Index) for _, value in parts) and isinstance(old, Index):
+            before: Any = old.number
+            if before is None or any(value.number is None for _, value in parts if isinstance(value, Index)):
+                return Index(None)
             numbers = np.zeros(cores, dtype=np.int64)
-            if isinstance(old.number, (int, np.integer)) or np.shape(old.number) == (cores,):
-                numbers[:] = old.number
+            if np.shape(before) in {(), (cores,)}:
+                numbers[:] = before
             for chosen, value in parts:
-                numbers[chosen] = value.number  # type: ignore[union-attr]
+                numbers[chosen] = value.number  # type: ignore[union-attr]  # all are indices
             return Index(numbers, old.buffer)
         raise self.stop("dynamic", op, "a view or tile differs between cores by the way they took")
 
@@ -442,14 +446,14 @@ class Walk:
     def transpose(self, op: linalg.TransposeOp, frame: Frame) -> None:
         """linalg.transpose."""
         order = [int(dim) + 1 for dim in op.permutation.get_values()]
-        self.give(op, frame, lambda: self.elements(op.input, frame).permute(0, *order))
+        self.give(op, frame, lambda: self.elements(op.operands[0], frame).permute(0, *order))
 
     def broadcast(self, op: linalg.BroadcastOp, frame: Frame) -> None:
         """linalg.broadcast."""
         dims, shape = [int(dim) for dim in op.dimensions.get_values()], shape_of(op.results[0].type)
 
         def make() -> torch.Tensor:
-            source = self.elements(op.input, frame)
+            source = self.elements(op.operands[0], frame)
             for dim in sorted(dims):
                 source = source.unsqueeze(dim + 1)
             return source.expand(source.shape[0], *shape)
@@ -487,7 +491,9 @@ class Walk:
         self.meter.vector(frame.cores, math.prod(shape_of(op.input.type)), dtype_of(op.input.type))
 
         def make() -> torch.Tensor:
-            return self._reduce(self.elements(op.input, frame), [dim + 1 for dim in op.dims], first.name, op.init, frame)
+            return self._reduce(
+                self.elements(op.input, frame), [dim + 1 for dim in op.dims], first.name, op.init, frame
+            )
 
         self.give(op, frame, make)
 
@@ -597,14 +603,14 @@ _INTEGERS: Final[dict[str, Callable[..., Any]]] = {
     "arith.ceildivui": lambda a, b: -(-a // b),
     "arith.ceildivsi": lambda a, b: -(-a // b),
     "arith.remui": lambda a, b: a % b,
-    "arith.remsi": lambda a, b: np.fmod(a, b),
+    "arith.remsi": np.fmod,
     "arith.minsi": lambda a, b: np.minimum(a, b) if _arrays(a, b) else min(a, b),
     "arith.minui": lambda a, b: np.minimum(a, b) if _arrays(a, b) else min(a, b),
     "arith.maxsi": lambda a, b: np.maximum(a, b) if _arrays(a, b) else max(a, b),
     "arith.maxui": lambda a, b: np.maximum(a, b) if _arrays(a, b) else max(a, b),
     "arith.andi": lambda a, b: a & b,
     "arith.ori": lambda a, b: a | b,
-    "arith.select": lambda c, a, b: np.where(c, a, b),
+    "arith.select": np.where,
     "arith.index_cast": lambda a: a,
     "arith.extsi": lambda a: a,
     "arith.extui": lambda a: a,
