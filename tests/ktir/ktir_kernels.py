@@ -165,7 +165,14 @@ def permute(shape: Sequence[int], order: Sequence[int], *, cores: int = 32) -> K
     out = b.rows("y", "f16", after, "out")
     # A dim that is last before or after is cut at sticks only.
     tight = {len(after) - 1, list(order).index(len(after) - 1)}
-    dims = [runs(size, min(size, STICK) if dim in tight else 1) for dim, size in enumerate(after)]
+    dims, room = [], 1 << 14
+    for dim in reversed(range(len(after))):
+        block = min(after[dim], STICK if dim in tight else room)
+        others = math.prod(after[:dim])
+        if dim not in tight and others < cores:  # leave a block for each core
+            block = max(1, min(block, after[dim] * others // cores))
+        room = max(1, room // block)
+        dims.insert(0, runs(after[dim], block))
     for starts, sizes in b.blocks(*dims):
         b.store(b.load(view, starts, sizes), out, starts)
     return b.finish()

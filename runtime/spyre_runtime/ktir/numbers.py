@@ -57,4 +57,12 @@ class Numbers:
         """A value as one of a type, rounded."""
         if dtype == "f16" and self.mode == "dl16":
             return round_dl16(value)
-        return value.to(self.torch_dtype(dtype))
+        kind = self.torch_dtype(dtype)
+        return value if value.dtype == kind else _convert(value, kind)
+
+
+def _convert(value: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
+    """Another dtype, with the elements in the order in which they lie: torch transposes what it converts otherwise."""
+    order = sorted(range(value.ndim), key=lambda dim: -value.stride(dim))
+    back = sorted(range(value.ndim), key=lambda place: order[place])
+    return value.permute(order).to(kind, memory_format=torch.contiguous_format).permute(back)

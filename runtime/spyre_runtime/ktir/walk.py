@@ -182,11 +182,11 @@ class Walk:
             before: Any = old.number
             if before is None or any(value.number is None for _, value in parts if isinstance(value, Index)):
                 return Index(None)
-            numbers = np.zeros(cores, dtype=np.int64)
+            numbers: Any = np.zeros(cores, dtype=np.int64)
             if np.shape(before) in {(), (cores,)}:
                 numbers[:] = before
             for chosen, value in parts:
-                numbers[chosen] = value.number  # type: ignore[union-attr]  # all are indices
+                numbers[chosen] = value.number if isinstance(value, Index) else 0
             return Index(numbers, old.buffer)
         raise self.stop("dynamic", op, "a view or tile differs between cores by the way they took")
 
