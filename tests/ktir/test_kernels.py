@@ -15,7 +15,11 @@ from spyre_runtime.ktir.verify import verify
 
 GRIDS = (1, 7, CORES)
 ROWS = (1, 7, 65, 513)
-HIDDEN = (100, 256)
+
+
+def hiddens(rows):
+    """Rows of no whole number of sticks, and of a whole number where that is quick."""
+    return (100, 256) if rows < 100 else (100,)
 
 
 def halves(*shape):
@@ -38,7 +42,7 @@ def check(kernel, tensors, reference, floor=EMULATOR_KERNEL_FLOOR):
 @pytest.mark.parametrize("cores", GRIDS)
 @pytest.mark.parametrize("rows", ROWS)
 def test_pointwise_is_right(rows, cores):
-    for hidden in HIDDEN:
+    for hidden in hiddens(rows):
         a, b = halves(rows, hidden), halves(rows, hidden)
         kernel = k.pointwise("swiglu", (rows, hidden), 2, lambda s, x, y: s.mul(s.silu(x), y), cores=cores)
         check(kernel, {"x0": a, "x1": b}, torch.nn.functional.silu(a.float()) * b.float())
@@ -64,7 +68,7 @@ def test_matmul_with_transposed_weights_is_right(cores):
 @pytest.mark.parametrize("cores", GRIDS)
 @pytest.mark.parametrize("rows", ROWS)
 def test_rows_are_right(rows, cores):
-    for hidden in HIDDEN:
+    for hidden in hiddens(rows):
         x, w = halves(rows, hidden), halves(hidden)
         wide = x.float()
         check(k.softmax(rows, hidden, cores=cores), {"x": x}, torch.softmax(wide, 1))

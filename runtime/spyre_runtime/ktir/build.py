@@ -39,6 +39,7 @@ from spyre_runtime.ktir.compute import dtype_of, shape_of
 from spyre_runtime.ktir.kernel import Buffer, Kernel, Role
 from spyre_runtime.ktir.machine import CORES
 from spyre_runtime.ktir.reduce import ReduceOp, combiner
+from spyre_runtime.ktir.spaces import GLOBAL, MemorySpaceAttr
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -122,7 +123,7 @@ class KernelBuilder:
         return self._view(base, sizes, strides, ref.dtype, "view")
 
     def _view(self, base: SSAValue, sizes: Sequence[int], strides: Sequence[int], dtype: str, name: str) -> Ref:
-        space = dialect.MemorySpaceAttr(dialect.GLOBAL)
+        space = MemorySpaceAttr(GLOBAL)
         op = dialect.ConstructMemoryViewOp(base, sizes, strides, space, box(sizes), TYPES[dtype])
         op.result.name_hint = f"{name}_view"
         self._add(op)

@@ -53,6 +53,11 @@ def shape_of(kind: Attribute) -> tuple[int, ...]:
     return tuple(kind.get_shape()) if isinstance(kind, (TensorType, MemRefType)) else ()
 
 
+def is_integer(kind: Attribute) -> bool:
+    """Whether elements of a type are integers or indices."""
+    return isinstance(kind, IntegerType) or dtype_of(kind) == "index"
+
+
 def _silu(x: torch.Tensor) -> torch.Tensor:
     return x * torch.sigmoid(x)
 

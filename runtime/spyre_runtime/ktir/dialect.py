@@ -6,8 +6,7 @@ and the older `#ktdp.spyre_memory_space<HBM>`.
 
 from __future__ import annotations
 
-import io
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any
 
 from xdsl.dialects.builtin import (
     DYNAMIC_INDEX,
@@ -17,9 +16,7 @@ from xdsl.dialects.builtin import (
     BoolAttr,
     DenseArrayBase,
     IndexType,
-    IntAttr,
     MemRefType,
-    StringAttr,
     TensorType,
     i32,
     i64,
@@ -28,14 +25,13 @@ from xdsl.dialects.utils.dynamic_index_list import (
     parse_dynamic_index_list_without_types,
     print_dynamic_index_list,
 )
-from xdsl.ir import Attribute, Block, Dialect, ParametrizedAttribute, Region, SSAValue, TypeAttribute
-from xdsl.ir.affine import AffineDimExpr, AffineExpr, AffineMap
+from xdsl.ir import Attribute, Block, Dialect, Region, SSAValue
+from xdsl.ir.affine import AffineExpr, AffineMap
 from xdsl.irdl import (
     AnyOf,
     AttrSizedOperandSegments,
     BaseAttr,
     IRDLOperation,
-    irdl_attr_definition,
     irdl_op_definition,
     operand_def,
     prop_def,
@@ -47,126 +43,24 @@ from xdsl.irdl import (
 )
 from xdsl.traits import IsTerminator, NoMemoryEffect
 
-from spyre_runtime.ktir.affine import ValueMap, print_expr
+from spyre_runtime.ktir.forms import (
+    integers,
+    parse_attrs,
+    parse_map_of_values,
+    parse_subscript,
+    parse_symbols,
+    parse_tile_type,
+    print_attrs,
+    print_map_of_values,
+    print_types,
+)
+from spyre_runtime.ktir.spaces import AccessTileType, MemorySpaceAttr, SpyreMemorySpaceAttr
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from xdsl.parser import AttrParser, Parser, UnresolvedOperand
+    from xdsl.parser import Parser
     from xdsl.printer import Printer
-
-GLOBAL: Final = "global"
-LOCAL: Final = "ct_local"
-_LEGACY: Final = {"HBM": GLOBAL, "LX": LOCAL}
-LEGACY_NAMES: Final = {new: old for old, new in _LEGACY.items()}
-
-
-class _Space(ParametrizedAttribute):
-    kind: StringAttr
-    core: IntAttr
-
-    WORDS: ClassVar[tuple[str, ...]] = ()
-    CORE_WORD: ClassVar[str] = ""
-
-    def __init__(self, kind: str | StringAttr, core: int | IntAttr = -1) -> None:
-        super().__init__(
-            kind if isinstance(kind, StringAttr) else StringAttr(kind),
-            core if isinstance(core, IntAttr) else IntAttr(core),
-        )
-
-    @classmethod
-    def parse_parameters(cls, parser: AttrParser) -> Sequence[Attribute]:
-        with parser.in_angle_brackets():
-            kind = parser.parse_identifier()
-            if kind not in cls.WORDS:
-                parser.raise_error(f"a memory space is one of {', '.join(cls.WORDS)}")
-            core = -1
-            if parser.parse_optional_punctuation(","):
-                parser.parse_keyword(cls.CORE_WORD)
-                parser.parse_punctuation("=")
-                core = parser.parse_integer(allow_boolean=False, allow_negative=False)
-        return [StringAttr(kind), IntAttr(core)]
-
-    def print_parameters(self, printer: Printer) -> None:
-        printer.print_string(f"<{self.kind.data}")
-        if self.core.data >= 0:
-            printer.print_string(f", {self.CORE_WORD} = {self.core.data}")
-        printer.print_string(">")
-
-
-@irdl_attr_definition
-class MemorySpaceAttr(_Space):
-    """`#ktdp.memory_space<global>`, `<ct_local>`, `<ct_local, ct_id = 3>`."""
-
-    name = "ktdp.memory_space"
-    WORDS: ClassVar[tuple[str, ...]] = (GLOBAL, LOCAL)
-    CORE_WORD: ClassVar[str] = "ct_id"
-
-    @property
-    def space(self) -> str:
-        """`global` or `ct_local`."""
-        return self.kind.data
-
-
-@irdl_attr_definition
-class SpyreMemorySpaceAttr(_Space):
-    """The older spelling: `#ktdp.spyre_memory_space<HBM>`, `<LX, core = 3>`."""
-
-    name = "ktdp.spyre_memory_space"
-    WORDS: ClassVar[tuple[str, ...]] = ("HBM", "LX")
-    CORE_WORD: ClassVar[str] = "core"
-
-    @property
-    def space(self) -> str:
-        """`global` or `ct_local`."""
-        return _LEGACY[self.kind.data]
-
-
-@irdl_attr_definition
-class AccessTileType(ParametrizedAttribute, TypeAttribute):
-    """`!ktdp.access_tile<4x64xindex>`: coordinates of a view."""
-
-    name = "ktdp.access_tile"
-    shape: ArrayAttr[IntAttr]
-
-    def __init__(self, shape: Sequence[int] | ArrayAttr[IntAttr]) -> None:
-        super().__init__(shape if isinstance(shape, ArrayAttr) else ArrayAttr([IntAttr(size) for size in shape]))
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """The dims."""
-        return tuple(size.data for size in self.shape.data)
-
-    @classmethod
-    def parse_parameters(cls, parser: AttrParser) -> Sequence[Attribute]:
-        with parser.in_angle_brackets():
-            shape, element = parser.parse_ranked_shape()
-            if not isinstance(element, IndexType):
-                parser.raise_error("an access tile is of index")
-        return [ArrayAttr([IntAttr(size) for size in shape])]
-
-    def print_parameters(self, printer: Printer) -> None:
-        dims = "".join(("?" if size == DYNAMIC_INDEX else str(size)) + "x" for size in self.sizes)
-        printer.print_string(f"<{dims}index>")
-
-
-def _parse_tile_type(parser: Parser) -> Attribute:
-    """Reads a tile's type, also in the short form `<4x64xindex>` that MLIR prints."""
-    position = parser.pos
-    if parser.parse_optional_punctuation("<"):
-        shape, element = parser.parse_ranked_shape()
-        parser.parse_punctuation(">")
-        if not isinstance(element, IndexType):
-            parser.raise_error("an access tile is of index", position)
-        return AccessTileType(shape)
-    kind = parser.parse_type()
-    if not isinstance(kind, AccessTileType):
-        parser.raise_error("an access tile type is due", position)
-    return kind
-
-
-def _print_types(printer: Printer, types: Sequence[Attribute]) -> None:
-    printer.print_list(types, printer.print_attribute)
 
 
 @irdl_op_definition
@@ -238,8 +132,8 @@ class ConstructMemoryViewOp(IRDLOperation):
             ("strides", self.strides, self.static_strides),
         ):
             printer.print_string(f", {word}: ")
-            print_dynamic_index_list(printer, DYNAMIC_INDEX, dynamic, _integers(static))
-        _print_attrs(printer, self, ("coordinate_set", "memory_space"))
+            print_dynamic_index_list(printer, DYNAMIC_INDEX, dynamic, integers(static))
+        print_attrs(printer, self, ("coordinate_set", "memory_space"))
         printer.print_string(" : ")
         printer.print_attribute(self.result.type)
 
@@ -253,7 +147,7 @@ class ConstructMemoryViewOp(IRDLOperation):
             parser.parse_punctuation(":")
             names, static = parse_dynamic_index_list_without_types(parser, DYNAMIC_INDEX)
             lists.append(([parser.resolve_operand(name, IndexType()) for name in names], list(static)))
-        attrs = _parse_attrs(parser, ("coordinate_set", "memory_space"))
+        attrs = parse_attrs(parser, ("coordinate_set", "memory_space"))
         parser.parse_punctuation(":")
         kind = parser.parse_type()
         (sizes, static_sizes), (strides, static_strides) = lists
@@ -317,12 +211,12 @@ class ConstructAccessTileOp(IRDLOperation):
     def print(self, printer: Printer) -> None:
         printer.print_string(" ")
         printer.print_ssa_value(self.base)
-        _print_map_of_values(printer, self.base_map.data.results, tuple(self.indices), "[]")
+        print_map_of_values(printer, self.base_map.data.results, tuple(self.indices), "[]")
         if self.symbol_operands:
             printer.print_string(" symbols(")
             printer.print_list(self.symbol_operands, printer.print_ssa_value)
             printer.print_string(")")
-        _print_attrs(printer, self, ("access_tile_order", "access_tile_set"))
+        print_attrs(printer, self, ("access_tile_order", "access_tile_set"))
         printer.print_string(" : ")
         printer.print_attribute(self.base.type)
         printer.print_string(" -> ")
@@ -331,13 +225,13 @@ class ConstructAccessTileOp(IRDLOperation):
     @classmethod
     def parse(cls, parser: Parser) -> ConstructAccessTileOp:
         name = parser.parse_unresolved_operand()
-        exprs, spans = _parse_map_of_values(parser, parser.Delimiter.SQUARE)
-        symbols = _parse_symbols(parser)
-        attrs = _parse_attrs(parser, ("access_tile_set", "access_tile_order"))
+        exprs, spans = parse_map_of_values(parser, parser.Delimiter.SQUARE)
+        symbols = parse_symbols(parser)
+        attrs = parse_attrs(parser, ("access_tile_set", "access_tile_order"))
         parser.parse_punctuation(":")
         base = parser.resolve_operand(name, parser.parse_type())
         parser.parse_punctuation("->")
-        kind = _parse_tile_type(parser)
+        kind = parse_tile_type(parser)
         indices = [parser.resolve_operand(span, IndexType()) for span in spans]
         return cls.create(
             operands=[base, *indices, *symbols],
@@ -421,18 +315,18 @@ class ConstructIndirectAccessTileOp(IRDLOperation):
             if indirect.value.data:
                 printer.print_string("ind(")
                 printer.print_ssa_value(next(memrefs))
-                _print_map_of_values(printer, mapping.data.results, values, "[]")
+                print_map_of_values(printer, mapping.data.results, values, "[]")
                 printer.print_string(")")
             else:
-                _print_map_of_values(printer, mapping.data.results, values, "()")
+                print_map_of_values(printer, mapping.data.results, values, "()")
         printer.print_string("]")
         if self.symbol_operands:
             printer.print_string(" symbols(")
             printer.print_list(self.symbol_operands, printer.print_ssa_value)
             printer.print_string(")")
-        _print_attrs(printer, self, ("variables_space_order", "variables_space_set"))
+        print_attrs(printer, self, ("variables_space_order", "variables_space_set"))
         printer.print_string(" : ")
-        _print_types(printer, [self.base.type, *(memref.type for memref in self.indirect_memrefs)])
+        print_types(printer, [self.base.type, *(memref.type for memref in self.indirect_memrefs)])
         printer.print_string(" -> ")
         printer.print_attribute(self.result.type)
 
@@ -442,13 +336,13 @@ class ConstructIndirectAccessTileOp(IRDLOperation):
         names = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parser.parse_unresolved_operand)
         variables = [name.operand_name for name in names]
         base_name = parser.parse_unresolved_operand()
-        subscripts = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, lambda: _parse_subscript(parser))
-        symbols = _parse_symbols(parser)
-        attrs = _parse_attrs(parser, ("variables_space_set", "variables_space_order"))
+        subscripts = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, lambda: parse_subscript(parser))
+        symbols = parse_symbols(parser)
+        attrs = parse_attrs(parser, ("variables_space_set", "variables_space_order"))
         parser.parse_punctuation(":")
         types = parser.parse_comma_separated_list(parser.Delimiter.NONE, parser.parse_type)
         parser.parse_punctuation("->")
-        kind = _parse_tile_type(parser)
+        kind = parse_tile_type(parser)
         memref_names = [memref for memref, _, _ in subscripts if memref is not None]
         if len(types) != 1 + len(memref_names):
             parser.raise_error(f"{1 + len(memref_names)} types of views are due")
@@ -506,7 +400,7 @@ class LoadOp(IRDLOperation):
     def parse(cls, parser: Parser) -> LoadOp:
         name = parser.parse_unresolved_operand()
         parser.parse_punctuation(":")
-        tile = parser.resolve_operand(name, _parse_tile_type(parser))
+        tile = parser.resolve_operand(name, parse_tile_type(parser))
         parser.parse_punctuation("->")
         return cls(tile, parser.parse_type())
 
@@ -528,7 +422,7 @@ class StoreOp(IRDLOperation):
         printer.print_string(", ")
         printer.print_ssa_value(self.access_tile)
         printer.print_string(" : ")
-        _print_types(printer, [self.data_tile.type, self.access_tile.type])
+        print_types(printer, [self.data_tile.type, self.access_tile.type])
 
     @classmethod
     def parse(cls, parser: Parser) -> StoreOp:
@@ -538,76 +432,7 @@ class StoreOp(IRDLOperation):
         parser.parse_punctuation(":")
         data = parser.resolve_operand(data_name, parser.parse_type())
         parser.parse_punctuation(",")
-        return cls(data, parser.resolve_operand(tile_name, _parse_tile_type(parser)))
-
-
-def _integers(static: DenseArrayBase) -> list[int]:
-    return [int(value) for value in static.get_values()]  # type: ignore[misc]  # of i64, as built
-
-
-def _print_attrs(printer: Printer, op: IRDLOperation, names: Sequence[str]) -> None:
-    entries = {name: op.properties[name] for name in names if name in op.properties}
-    printer.print_op_attributes({**entries, **op.attributes}, print_keyword=False)
-
-
-def _parse_attrs(parser: Parser, names: Sequence[str]) -> dict[str, Attribute]:
-    attrs = dict(parser.parse_optional_attr_dict())
-    if sorted(attrs) != sorted(names):
-        parser.raise_error(f"the attributes {', '.join(names)} are due")
-    return attrs
-
-
-def _print_map_of_values(
-    printer: Printer, results: Sequence[AffineExpr], values: Sequence[SSAValue], brackets: str
-) -> None:
-    def name(expr: AffineExpr) -> str:
-        # The printer names values as it goes; a name is taken from it without printing.
-        assert isinstance(expr, AffineDimExpr)
-        return _name_of(printer, values[expr.position])
-
-    printer.print_string(brackets[0])
-    printer.print_string(", ".join(print_expr(result, name) for result in results))
-    printer.print_string(brackets[1])
-
-
-def _name_of(printer: Printer, value: SSAValue) -> str:
-    text = io.StringIO()
-    stream, printer.stream = printer.stream, text
-    try:
-        printer.print_ssa_value(value)
-    finally:
-        printer.stream = stream
-    return text.getvalue()
-
-
-def _parse_map_of_values(
-    parser: Parser, delimiter: Parser.Delimiter
-) -> tuple[tuple[AffineExpr, ...], list[UnresolvedOperand]]:
-    reader = ValueMap(parser)
-    exprs = parser.parse_comma_separated_list(delimiter, reader.expression)
-    return tuple(exprs), reader.spans
-
-
-def _parse_symbols(parser: Parser) -> list[SSAValue]:
-    if not parser.parse_optional_keyword("symbols"):
-        return []
-    names = parser.parse_comma_separated_list(parser.Delimiter.PAREN, parser.parse_unresolved_operand)
-    return [parser.resolve_operand(name, IndexType()) for name in names]
-
-
-def _parse_subscript(
-    parser: Parser,
-) -> tuple[UnresolvedOperand | None, AffineMap, list[UnresolvedOperand]]:
-    if not parser.parse_optional_keyword("ind"):
-        exprs, spans = _parse_map_of_values(parser, parser.Delimiter.PAREN)
-        if len(exprs) != 1:
-            parser.raise_error("a subscript is one expression")
-        return None, AffineMap(len(spans), 0, exprs), spans
-    parser.parse_punctuation("(")
-    memref = parser.parse_unresolved_operand()
-    exprs, spans = _parse_map_of_values(parser, parser.Delimiter.SQUARE)
-    parser.parse_punctuation(")")
-    return memref, AffineMap(len(spans), 0, exprs), spans
+        return cls(data, parser.resolve_operand(tile_name, parse_tile_type(parser)))
 
 
 KTDP = Dialect(

@@ -68,8 +68,13 @@ def run_in_place(kernel: Kernel, memories: Sequence[torch.Tensor], *, mode: Mode
         KtirRuleError: the kernel breaks a rule; what it wrote until then stays.
         KtirError: the memories do not fit the buffers.
     """
-    findings, numbers = Findings(stop=True), Numbers(mode)
-    peak = check_statically(kernel, findings)
+    findings = Findings(stop=True)
+    return _run(kernel, memories, Numbers(mode), findings, check_statically(kernel, findings))
+
+
+def _run(
+    kernel: Kernel, memories: Sequence[torch.Tensor], numbers: Numbers, findings: Findings, peak: int
+) -> tuple[int, Cost]:
     for buffer, memory in zip(kernel.buffers, memories, strict=True):
         if memory.dtype != numbers.torch_dtype(buffer.dtype) or memory.shape != (buffer.elements,):
             raise KtirError(
@@ -95,13 +100,13 @@ def emulate(kernel: Kernel, tensors: Mapping[str, torch.Tensor], *, mode: Mode =
         KtirRuleError: the kernel breaks a rule.
         KtirError: a tensor is missing or does not fit.
     """
-    numbers = Numbers(mode)
-    memories = []
+    numbers, findings, memories = Numbers(mode), Findings(stop=True), []
+    peak = check_statically(kernel, findings)
     for buffer in kernel.buffers:
         if buffer.role != "out" and buffer.name not in tensors:
             raise KtirError(f"the kernel reads {buffer.name!r}, but only {', '.join(tensors) or 'nothing'} came")
         memories.append(memory_of(buffer, tensors[buffer.name] if buffer.role != "out" else None, numbers))
-    peak, cost = run_in_place(kernel, memories, mode=mode)
+    peak, cost = _run(kernel, memories, numbers, findings, peak)
     outputs = {
         buffer.name: buffer.unpack(memory)
         for buffer, memory in zip(kernel.buffers, memories, strict=True)

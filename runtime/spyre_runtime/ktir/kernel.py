@@ -11,7 +11,7 @@ from xdsl.dialects.builtin import ArrayAttr, IndexType, IntegerAttr, ModuleOp
 from xdsl.dialects.func import FuncOp
 
 from spyre_runtime.errors import KtirSyntaxError
-from spyre_runtime.ktir.machine import BUFFER_DTYPES, ITEM_BYTES, STICK_BYTES
+from spyre_runtime.ktir.machine import ITEM_BYTES, STICK_BYTES
 from spyre_runtime.ktir.text import parse_module, print_module
 
 if TYPE_CHECKING:
@@ -144,10 +144,8 @@ def kernel_from_text(text: str | bytes, buffers: Sequence[Buffer], *, cores: int
     if arguments and len(arguments) != len(buffers):
         raise KtirSyntaxError(f"the kernel has {len(arguments)} arguments, but {len(buffers)} buffers came")
     for buffer in buffers:
-        if buffer.dtype not in BUFFER_DTYPES or len(buffer.shape) != len(buffer.strides):
-            raise KtirSyntaxError(
-                f"a buffer is of {', '.join(BUFFER_DTYPES)} and has a stride a dim, but {buffer.name!r} is not"
-            )
+        if len(buffer.shape) != len(buffer.strides):
+            raise KtirSyntaxError(f"a buffer has a stride a dim, but {buffer.name!r} has not")
     planned = math.prod(grid_of(func)) if cores is None else cores
     return Kernel(name=func.sym_name.data, func=func, buffers=tuple(buffers), cores=planned)
 

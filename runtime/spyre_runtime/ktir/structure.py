@@ -12,6 +12,7 @@ from spyre_runtime.ktir import dialect
 from spyre_runtime.ktir.affine import box_sizes
 from spyre_runtime.ktir.compute import dtype_of, loops_of, shape_of
 from spyre_runtime.ktir.machine import BUFFER_DTYPES
+from spyre_runtime.ktir.spaces import GLOBAL, AccessTileType
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -43,8 +44,8 @@ def check_structure(kernel: Kernel, findings: Findings) -> None:
 
 def _check_type(op: Operation, value: SSAValue, findings: Findings) -> None:
     kind, dtype = value.type, dtype_of(value.type)
-    if isinstance(kind, (TensorType, MemRefType, dialect.AccessTileType)):
-        shape = kind.sizes if isinstance(kind, dialect.AccessTileType) else shape_of(kind)
+    if isinstance(kind, (TensorType, MemRefType, AccessTileType)):
+        shape = kind.sizes if isinstance(kind, AccessTileType) else shape_of(kind)
         if any(size < 0 for size in shape):
             findings.add("dynamic", op, f"a shape has an open dim: {list(shape)}")
         elif len(shape) > MAX_RANK or any(not 0 < size < MAX_SIZE for size in shape):
@@ -66,7 +67,7 @@ def _view(op: dialect.ConstructMemoryViewOp, findings: Findings) -> None:
         findings.add("ir", op, f"sizes {sizes} and {len(strides)} strides for a view of {list(shape)}")
     elif box_sizes(op.coordinate_set.data) != shape:
         findings.add("set", op, f"the coordinates are not those of {list(shape)}")
-    if op.memory_space.space != dialect.GLOBAL:  # type: ignore[attr-defined]  # one of two attributes that have it
+    if op.memory_space.space != GLOBAL:  # type: ignore[attr-defined]  # one of two attributes that have it
         findings.add("space", op, "a view of a core's memory")
 
 
@@ -118,7 +119,7 @@ def _moved(op: Operation, findings: Findings) -> None:
     data, tile = (op.results[0], op.operands[0]) if op.results else (op.operands[0], op.operands[1])
     owner: Operation | Block = tile.owner
     makers = (dialect.ConstructAccessTileOp, dialect.ConstructIndirectAccessTileOp)
-    if not isinstance(owner, makers) or not isinstance(tile.type, dialect.AccessTileType):
+    if not isinstance(owner, makers) or not isinstance(tile.type, AccessTileType):
         findings.add("ir", op, "a tile is used where it is constructed, and is not passed around")
         return
     if not isinstance(owner.base.owner, dialect.ConstructMemoryViewOp):

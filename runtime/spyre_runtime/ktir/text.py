@@ -31,8 +31,9 @@ from xdsl.utils.exceptions import DiagnosticException, ParseError, VerifyExcepti
 
 from spyre_runtime.errors import KtirSyntaxError
 from spyre_runtime.ktir.affine import print_map, print_set
-from spyre_runtime.ktir.dialect import KTDP, LEGACY_NAMES, MemorySpaceAttr, SpyreMemorySpaceAttr
+from spyre_runtime.ktir.dialect import KTDP
 from spyre_runtime.ktir.reduce import ReduceOp
+from spyre_runtime.ktir.spaces import LEGACY_NAMES, MemorySpaceAttr, SpyreMemorySpaceAttr
 from spyre_runtime.ktir.spyreop import SPYREOP
 
 if TYPE_CHECKING:
