@@ -19,6 +19,7 @@ from spyre_build.errors import BuildCancelledError, BuildError, MissingPieceErro
 from spyre_build.finishing import assemble_manifest, failure_words, release, verify_manifest
 from spyre_build.journal import Journal
 from spyre_build.outcome import Build
+from spyre_build.patience import Patience
 from spyre_build.plan import PlannedAction
 from spyre_build.taking import Driving
 from spyre_cache.codec import encode
@@ -50,6 +51,7 @@ class Building:
     Attributes:
         build: what `submit` gives back, filled in as it becomes known.
         missing: what the cache had not when it was looked up.
+        patience: outlasts tiers that go away while the build is under way.
     """
 
     def __init__(self, cache: Cache, record: BuildRecord, events: Events) -> None:
@@ -61,6 +63,7 @@ class Building:
         self._outcomes: dict[str, Outcome] = {}
         self._driver: Driver | None = None
         self._stack = ExitStack()
+        self.patience = Patience(cache, events, broker=False)
         self._plan: PlanRecord | None = None
         self._compiling = 0.0
         self._left = False
@@ -149,7 +152,7 @@ class Building:
     def look_up(self, planned: Sequence[PlannedAction]) -> None:
         """Takes what the cache has: successes whose outputs are all there, and failures still remembered."""
         with self.phase("lookup"):
-            found = self.cache.actions.get_many(item.key for item in planned)
+            found = self.patience.outlast(lambda: self.cache.actions.get_many(item.key for item in planned))
         for item in planned:
             if item.key in found:
                 result = found[item.key]
@@ -177,18 +180,23 @@ class Building:
         """
         self._compiling = time.time()
         self.events.phase("compile")
-        driving = self._stack.enter_context(Driving(claims, self.id))
-        self._driver = Driver(
+        # The broker answered a while ago, before the model was captured.
+        patience = Patience(self.cache, self.events, broker=executor.durable)
+        driving = Driving(claims, self.id)
+        patience.outlast(lambda: self._stack.enter_context(driving))
+        driver = self._driver = Driver(
             self.cache, claims, executor,
             driving=driving, build=self.id, journal=self.journal, events=self.events,
         )  # fmt: skip
-        self._driver.hand_out({item.key: item.action for item in self.missing})
+        missing = {item.key: item.action for item in self.missing}
+        patience.outlast(lambda: driver.hand_out(missing))
 
     def settle_plan(self, plan: PlanRecord, **fields: Any) -> None:
         """Stores the plan: from now on anybody can bring this build to its end."""
         self._plan = replace(plan, spec=self.record.spec, **fields)
-        blob = self.cache.blobs.put(encode(self._plan))
-        self.cache.blobs.flush()
+        data = encode(self._plan)
+        blob = self.patience.outlast(lambda: self.cache.blobs.put(data))
+        self.patience.outlast(self.cache.blobs.flush)
         self.journal.keep("running", plan=blob, name=self.build.name)
 
     def resume(self, plan: PlanRecord, *, fresh: bool = False) -> None:
@@ -202,7 +210,7 @@ class Building:
         self.build.notes += plan.notes
         hits = {key for key, action in self.journal.actions.items() if action.outcome == "hit"}
         with self.phase("lookup"):
-            found = self.cache.actions.get_many(item.action for item in plan.actions)
+            found = self.patience.outlast(lambda: self.cache.actions.get_many(item.action for item in plan.actions))
         for key, result in found.items():
             made: Outcome = "compiled" if result.build == self.id else "waited"
             made = "hit" if fresh or key in hits else made
@@ -302,14 +310,14 @@ class Building:
             return
         with self.phase("publish"):
             manifest = assemble_manifest(plan, self._results)
-            digest = self.cache.put_manifest(manifest)
+            digest = self.patience.outlast(lambda: self.cache.put_manifest(manifest))
         if self.build.status == "ok" and replay:
             with self.phase("verify"):
-                note = verify_manifest(self.cache, plan, manifest)
+                note = self.patience.outlast(lambda: verify_manifest(self.cache, plan, manifest))
             self.build.notes += [note] if note else []
         self.build.manifest = digest
         if self.build.status == "ok" and replay:
-            self.build.name = release(self.cache, plan, digest)
+            self.build.name = self.patience.outlast(lambda: release(self.cache, plan, digest))
 
 
 def _peak_rss() -> int:

@@ -6,7 +6,6 @@ action cache says what is done and the claims who is at it, and whoever is missi
 
 from __future__ import annotations
 
-import random
 import time
 from collections import deque
 from contextlib import suppress
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from spyre_build.errors import BuildCancelledError
 from spyre_build.events import Events, NullEvents, Outcome
+from spyre_build.patience import Patience
 from spyre_cache.claims import Claim, Claims, Standing, cancel_token
 from spyre_cache.codec import decode
 from spyre_cache.errors import BlobNotFoundError, CacheUnavailableError, InvalidRecordError
@@ -69,7 +69,7 @@ class Driver:
         self._window: deque[str] = deque()
         self._took: deque[float] = deque(maxlen=1000)
         self._epoch = ""
-        self._away = 0
+        self._patience = Patience(cache, self.events, broker=executor.durable)
         self._said: set[str] = set()
         self._next_sweep = self._next_slow = self._next_lease = 0.0
 
@@ -79,10 +79,10 @@ class Driver:
         """Claims and dispatches what nobody has or does; returns at once.
 
         Raises:
-            CacheUnavailableError: claims or broker cannot be reached; `run` goes on from there.
+            CacheUnavailableError: claims or broker cannot be reached; call it again.
         """
+        self._window.extend(key for key in actions if key not in self._outstanding)
         self._outstanding |= actions
-        self._window.extend(actions)
         self._epoch = self.claims.epoch()
         self._next_sweep = time.monotonic() + _SWEEP_SECONDS
         self._next_slow = time.monotonic() + _SLOW_SECONDS
@@ -108,27 +108,15 @@ class Driver:
                 self._recover()
                 self._hear(self.executor.bus.read(max(0.0, min(1.0, self._next_sweep - time.monotonic()))))
                 self._sweep_when_due()
+                self.executor.check()
             except CacheUnavailableError as error:
-                if not self.executor.durable:
-                    raise  # this machine's own disk: waiting does not make room on it
-                self._wait_out(error)
-            self.executor.check()
-
-    # --- being cut off ---
-
-    def _wait_out(self, error: CacheUnavailableError) -> None:
-        if not self._away:
-            self.events.note(f"{error}; waiting for it")
-        self._away += 1
-        # Jitter: everybody who waits for the same server must not come at the same moment.
-        time.sleep(min(5.0, 0.2 * 2 ** min(self._away, 8)) * random.uniform(0.5, 1.0))  # noqa: S311
+                self._patience.wait(error)
 
     def _recover(self) -> None:
-        if self._away:
+        if self._patience.is_waiting:
             self.claims.epoch()
             self._hand_out(list(self._outstanding))
-            self.events.note("reached again; going on")
-            self._away = 0
+            self._patience.over()
 
     # --- handing out ---
 

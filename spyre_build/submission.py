@@ -172,6 +172,7 @@ class _Submission:
 
     def _build(self, spec: ModelSpec, targets: Sequence[Target], executor: Executor, claims: Claims) -> None:
         building, options = self.building, self.options
+        outlast = building.patience.outlast
         building.events.phase("capture")
         model = build_model(spec, options.partition)
         building.spent(model.seconds)
@@ -180,13 +181,13 @@ class _Submission:
         building.look_up(planned)
         if building.missing:
             with building.phase("dispatch"):
-                store_fragments(self.cache, model, building.missing)
+                outlast(lambda: store_fragments(self.cache, model, building.missing))
             building.drive(claims, executor)
         # What follows needs the model, and is done while others compile.
         with building.phase("publish"):
-            plan = plan_of(self.cache, spec, model, planned, targets, options.weights)
+            plan = outlast(lambda: plan_of(self.cache, spec, model, planned, targets, options.weights))
         with building.phase("record"):
-            golden = golden_of(self.cache, spec, model, options.weights)
+            golden = outlast(lambda: golden_of(self.cache, spec, model, options.weights))
         building.settle_plan(
             plan, name=building.build.name, release=options.release, golden=golden, verified=golden is not None
         )

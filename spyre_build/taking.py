@@ -46,7 +46,7 @@ class Driving:
         self._claim: Claim | None = None
 
     def __enter__(self) -> Self:
-        """Takes the build over, unless somebody is at it.
+        """Takes the build over, unless somebody is at it; after a failure it may be tried again.
 
         Raises:
             BuildTakenError: another process drives it.
@@ -59,7 +59,8 @@ class Driving:
             since=self._claims.now(),
         )  # fmt: skip
         standing = self._claims.read([key])[key]
-        busy = standing.claim is not None and standing.claim.owner in standing.alive
+        owner = standing.claim.owner if standing.claim is not None else self.token  # ours, if only the answer was lost
+        busy = owner != self.token and owner in standing.alive
         if busy or not self._claims.swap(key, standing.claim, self._claim):
             self._claims.end(self.token)
             raise BuildTakenError(f"the build {self._build} is driven by another process")

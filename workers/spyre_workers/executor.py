@@ -41,7 +41,7 @@ class Executor(ABC):
         """Raises what keeps this executor from going on, if anything does; to be asked now and then.
 
         Raises:
-            CacheError: results cannot be stored.
+            CacheError: results cannot be stored; their tasks are to be dispatched again, should that change.
         """
         return
 

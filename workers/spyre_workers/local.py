@@ -103,9 +103,10 @@ class LocalExecutor(Executor):
                 thread.start()
 
     def check(self) -> None:
-        """As `Executor.check`."""
-        if self._error is not None:
-            raise self._error
+        """As `Executor.check`; told once, for what was away may be back."""
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
 
     def close(self) -> None:
         """Ends everything this executor runs; it is of no use afterwards."""
@@ -135,7 +136,6 @@ class LocalExecutor(Executor):
                 perform(task, self._place, run)
             except CacheError as error:
                 self._error = error
-                return
             finally:
                 with self._lock:
                     self._runs.discard(run)
