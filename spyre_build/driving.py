@@ -113,12 +113,29 @@ class Driver:
                 self._patience.wait(error)
 
     def _recover(self) -> None:
-        if self._patience.is_waiting:
-            self.claims.epoch()
-            self._hand_out(list(self._outstanding))
-            self._patience.over()
+        if not self._patience.is_waiting:
+            return
+        if not self._start_over():
+            self._hand_out_again()
+        self._patience.over()
+
+    def _start_over(self) -> bool:
+        """Hands everything out again if the broker has lost what it had; whether it has."""
+        epoch = self.claims.epoch()
+        if epoch == self._epoch:
+            return False
+        if self._epoch:
+            self.events.note("the broker lost what it had; handing out again what is outstanding")
+        self._hand_out_again()
+        self._epoch = epoch
+        return True
 
     # --- handing out ---
+
+    def _hand_out_again(self) -> None:
+        """What is still wanted after something was lost, an event perhaps that told of a result."""
+        self._collect(list(self._outstanding))
+        self._hand_out(list(self._outstanding))
 
     def _hand_out(self, keys: Iterable[str]) -> None:
         pending = iter(keys)
@@ -226,12 +243,7 @@ class Driver:
         self._next_sweep = now + _SWEEP_SECONDS
         if cancel_token(self.build) in self.claims.alive([cancel_token(self.build)]):
             raise BuildCancelledError(f"the build {self.build} was cancelled")
-        epoch = self.claims.epoch()
-        if epoch != self._epoch:
-            if self._epoch:
-                self.events.note("the broker lost what it had; handing out again what is outstanding")
-            self._epoch = epoch
-            self._hand_out(list(self._outstanding))
+        if self._start_over():
             return
         self._sweep()
         if now >= self._next_lease:

@@ -11,7 +11,11 @@ from fronts import FaultyHttp
 from services import s3_environment
 
 SLOW_DOWN = (503, "<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>")
-FAULTS = {"throttling": SLOW_DOWN, "answering 500": (500, "<Error><Code>InternalError</Code></Error>"), "dropping": -1.0}
+FAULTS = {
+    "throttling": SLOW_DOWN,
+    "answering 500": (500, "<Error><Code>InternalError</Code></Error>"),
+    "dropping": -1.0,
+}
 
 
 @pytest.mark.slow

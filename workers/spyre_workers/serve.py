@@ -67,7 +67,7 @@ class Duties:
     name: str = ""
     imports: tuple[str, ...] = ()
     drain_seconds: float = 600.0
-    deaf_seconds: float = 60.0
+    deaf_seconds: float = 20.0
 
 
 def serve(
@@ -117,7 +117,8 @@ class _Worker:
         self.restarts = int(os.environ.get(RESTARTS_VARIABLE) or 0)
         self.station.metrics.restarts.set(self.restarts)
         self.started = time.time()
-        self.warm = self.deaf = False
+        self.warm = self.deaf = self.cut_off = False
+        self._controller: Any = None
         self.over = threading.Event()
         self.health = self._open_health(stack)
         self.broker = broker
@@ -206,13 +207,14 @@ class _Worker:
         app.set_default()  # the pool's threads look their task up in what is current
         try:
             # The plain controller: no banner, no signal handlers, no configuration of logs.
-            controller = app.WorkController(
+            self._controller = app.WorkController(
                 hostname=f"{self.station.name}@spyre", pool="threads", concurrency=self.duties.slots,
                 queues=self.queues, loglevel="WARNING", without_gossip=True, without_mingle=True,
                 without_heartbeat=True,
             )  # fmt: skip
-            controller.start()
+            self._controller.start()
         finally:
+            self._controller = None
             app.close()
 
     def _on_signal(self, *_: object) -> None:
@@ -241,8 +243,12 @@ class _Worker:
         while not self.over.wait(ANNOUNCE_SECONDS):
             try:
                 self._announce()
+                if self.cut_off:
+                    self.cut_off = False
+                    self._reconnect()
                 self._look_for_deafness()
             except CacheError as error:
+                self.cut_off = True
                 _log.warning("%s", error)
             except Exception:  # noqa: BLE001  a watchdog that dies of its own mistake watches nothing
                 _log.exception("watching")
@@ -263,6 +269,14 @@ class _Worker:
                 health=self.health,
             )
         )
+
+    def _reconnect(self) -> None:
+        """Has the consumer begin anew. A message that could not be acknowledged while the broker was away counts as in
+        hand for ever on its connection, and a consumer with its hands full asks for nothing.
+        """
+        consumer = getattr(self._controller, "consumer", None)
+        if consumer is not None and not self.station.draining:
+            consumer.call_soon(_cut)
 
     def _look_for_deafness(self) -> None:
         waiting = queued(self.client, self.address.shown, self.address.prefix, self.queues)
@@ -310,6 +324,10 @@ class _Worker:
         except CacheError as error:
             return str(error)
         return self._stuck()
+
+
+def _cut() -> None:
+    raise ConnectionResetError("the broker was away")
 
 
 def replace_process() -> None:
