@@ -3,6 +3,7 @@
 import random
 import shutil
 import time
+from contextlib import suppress
 
 import pytest
 from fronts import TlsFront
@@ -116,7 +117,13 @@ def test_evicting_redis_forgets_and_never_lies(new_redis):
     assert blobs.refused == 0
     missing = blobs.missing(digests)
     assert 20 < len(missing) < 60
-    assert all(blobs.get(digest) == noise(100_000, n) for n, digest in enumerate(digests) if digest not in missing)
+    seen = 0
+    for n, digest in enumerate(digests):
+        with suppress(BlobNotFoundError):  # answering takes memory too, and so more is evicted
+            assert blobs.get(digest) == noise(100_000, n)
+            assert digest not in missing
+            seen += 1
+    assert seen
 
 
 # --- damage ---
