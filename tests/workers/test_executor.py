@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 import time
 
@@ -14,6 +15,8 @@ from spyre_cache.cache import Cache
 from spyre_cache.claims import Claim
 from spyre_cache.claims_disk import DiskClaims
 from spyre_cache.codec import decode
+from spyre_cache.errors import CacheUnavailableError
+from spyre_cache.fs import FileSystem
 from spyre_cache.objects import fragment as f
 from spyre_cache.objects.action import Action, ActionResult
 from spyre_cache.objects.target import parse_target
@@ -217,6 +220,29 @@ def test_result_made_while_the_shared_tier_is_away_waits_for_it(tmp_path, record
         assert [e.kind for e in bus.read(0)] == ["finished"]
     with Cache.open(f"{tmp_path / 'two'},file://{shared}") as other:
         assert other.actions.get(action.key()).status == "ok"
+
+
+def test_disk_that_is_full_is_raised_to_whoever_asks(tmp_path, record):
+    class Disk(FileSystem):
+        full = False
+
+        def write(self, fd, data):
+            if self.full:
+                raise OSError(errno.ENOSPC, "no room")
+            super().write(fd, data)
+
+    disk = Disk()
+    with Cache.open(tmp_path / "cache", fs=disk) as cache:
+        digest = cache.blobs.put(small(9).encoded())
+        action = Action(fragment=digest, target=parse_target("cpu/x86-64-v3"), toolchain=record)
+        cache.actions.describe(action)
+        with LocalExecutor(cache, DiskClaims(cache.root), LocalBus(), jobs=1) as executor:
+            disk.full = True
+            executor.dispatch([(task(action), action)])
+            executor._threads[0].join(60)
+            with pytest.raises(CacheUnavailableError, match="room"):
+                executor.check()
+            disk.full = False
 
 
 def test_executor_left_while_it_compiles_lets_go_of_its_claims(cache, describe):

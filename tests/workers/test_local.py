@@ -1,4 +1,4 @@
-"""The local pool: many at once, failures kept apart, and nothing left behind."""
+"""The local executor and its compile server: limits, starting ahead, and nothing left behind."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import textwrap
 import threading
 import time
@@ -17,11 +16,18 @@ import pytest
 import torch
 from fragments import fragment_of
 
+from spyre_cache.cache import Cache
+from spyre_cache.claims_disk import DiskClaims
+from spyre_cache.codec import decode
 from spyre_cache.objects import fragment as f
+from spyre_cache.objects.action import Action, ActionResult
+from spyre_cache.objects.target import parse_target
+from spyre_workers.bus import LocalBus
 from spyre_workers.client import Cancelled
 from spyre_workers.compile import Limits, compile_action, replay
 from spyre_workers.errors import WorkerError
-from spyre_workers.local import LocalPool
+from spyre_workers.local import LocalExecutor
+from spyre_workers.messages import Task
 
 
 def scaled(n):
@@ -35,53 +41,61 @@ def refused():
     return f.Fragment(graph=graph)
 
 
-@pytest.mark.slow
-def test_many_actions_with_one_bad_all_have_results(blobs, action_of):
-    actions = [action_of(scaled(n)) for n in range(3)] + [action_of(refused())]
-    with LocalPool(blobs, jobs=2) as pool:
-        results = {action.key(): result for action, result in pool.run(actions)}
-        assert [results[a.key()].status for a in actions] == ["ok", "ok", "ok", "failed"]
-        assert len({results[a.key()].outputs for a in actions[:3]}) == 3
-        again = list(pool.run(actions[:1]))
-        assert again[0][1].agrees(results[actions[0].key()])
+@pytest.fixture
+def cache(tmp_path):
+    with Cache.open(tmp_path / "cache") as opened:
+        yield opened
+
+
+@pytest.fixture
+def action_of(cache, record):
+    def make(fragment):
+        digest = cache.blobs.put(fragment.encoded())
+        action = Action(fragment=digest, target=parse_target("cpu/x86-64-v3"), toolchain=record)
+        cache.actions.describe(action)
+        return action
+
+    return make
+
+
+def executor_of(cache, **more):
+    return LocalExecutor(cache, DiskClaims(cache.root), LocalBus(), jobs=1, **more)
+
+
+def outcome_of(cache, executor, action):
+    """The result of one action, cached or not."""
+    executor.dispatch([(Task(action=action.key(), build="b"), action)])
+    deadline = time.monotonic() + 300
+    while True:
+        executor.check()
+        for event in executor.bus.read(1):
+            if event.kind == "finished":
+                return cache.actions.get(action.key())
+            if event.kind == "failed":
+                return decode(cache.blobs.get(event.result), ActionResult)
+        assert time.monotonic() < deadline
 
 
 @pytest.mark.slow
 def test_first_compilation_of_a_machine_finds_the_headers_built_while_the_server_started(
-    blobs, action_of, record, monkeypatch, tmp_path
+    cache, action_of, record, monkeypatch, tmp_path
 ):
     monkeypatch.setenv("SPYRE_BUILD_TOOLCHAIN_DIR", str(tmp_path / "toolchain"))
     action = action_of(scaled(7))
-    with LocalPool(blobs, jobs=1) as pool:
+    with executor_of(cache) as pool:
         pool.start(record, [action.target])
         deadline = time.monotonic() + 300
         while not list(tmp_path.glob("toolchain/*/isa-*/index.json")):
             assert time.monotonic() < deadline
             time.sleep(0.2)
-        ((_, result),) = pool.run([action])
+        result = outcome_of(cache, pool, action)
     assert result.status == "ok"
-    assert b"building the shared state" not in blobs.get(result.log)
+    assert b"building the shared state" not in cache.blobs.get(result.log)
 
 
-def test_no_actions_gives_nothing_and_starts_nothing(blobs):
-    with LocalPool(blobs) as pool:
-        assert list(pool.run([])) == []
-
-
-def test_caller_that_stops_early_ends_what_runs(blobs, action_of, monkeypatch, tmp_path):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    actions = [action_of(scaled(n)) for n in range(4)]
-    before = {p.pid for p in psutil.Process().children(recursive=True)}
-    with LocalPool(blobs, jobs=2) as pool:
-        for _ in pool.run(actions):
-            break
-    assert {p.pid for p in psutil.Process().children(recursive=True)} <= before
-    assert not list(tmp_path.glob("spyre-compile-*"))
-
-
-def test_pool_left_while_its_server_starts_ends_at_once(blobs):
-    with LocalPool(blobs, jobs=1) as pool:
-        pool.start()
+def test_executor_left_while_its_server_starts_ends_at_once(cache, record):
+    with executor_of(cache) as pool:
+        pool.start(record, [])
         deadline = time.monotonic() + 30
         while not psutil.Process().children():
             assert time.monotonic() < deadline
@@ -90,7 +104,7 @@ def test_pool_left_while_its_server_starts_ends_at_once(blobs):
     assert time.monotonic() - started < 5
 
 
-def test_server_cancelled_tells_whoever_waits(blobs, server, action_of):
+def test_server_cancelled_tells_whoever_waits(cache, server, action_of):
     def function(x):
         return tuple(torch.softmax(torch.tanh(x.narrow(0, k, 40 + k)), -1) for k in range(30))
 
@@ -98,7 +112,7 @@ def test_server_cancelled_tells_whoever_waits(blobs, server, action_of):
 
     def wait():
         try:
-            outcome.append(compile_action(action, blobs, server=server))
+            outcome.append(compile_action(action, cache.blobs, server=server))
         except Cancelled as error:
             outcome.append(error)
 
@@ -112,18 +126,18 @@ def test_server_cancelled_tells_whoever_waits(blobs, server, action_of):
     server.cancel()
     thread.join(30)
     assert isinstance(outcome[0], Cancelled)
-    assert compile_action(action_of(scaled(8)), blobs, server=server).status == "ok"
+    assert compile_action(action_of(scaled(8)), cache.blobs, server=server).status == "ok"
 
 
-def test_limits_of_the_pool_hold_for_each(blobs, action_of):
-    with LocalPool(blobs, jobs=1, limits=Limits(memory_bytes=64 << 20)) as pool:
-        ((_, result),) = pool.run([action_of(scaled(5))])
+def test_limits_of_the_executor_hold_for_each(cache, action_of):
+    with executor_of(cache, limits=Limits(memory_bytes=64 << 20)) as pool:
+        result = outcome_of(cache, pool, action_of(scaled(5)))
     assert result.failure.kind == "out-of-memory"
 
 
-def test_operator_library_that_cannot_be_imported_fails_each_with_its_name(blobs, action_of):
-    with LocalPool(blobs, jobs=1, imports=("no_such_module_anywhere",)) as pool:
-        ((_, result),) = pool.run([action_of(scaled(6))])
+def test_operator_library_that_cannot_be_imported_fails_each_with_its_name(cache, action_of):
+    with executor_of(cache, imports=("no_such_module_anywhere",)) as pool:
+        result = outcome_of(cache, pool, action_of(scaled(6)))
     assert result.failure.kind == "infrastructure"
     assert "no_such_module_anywhere" in result.failure.message
 
@@ -137,24 +151,29 @@ def test_interrupted_process_leaves_no_process(tmp_path, signum):
         from pathlib import Path
         sys.path.insert(0, sys.argv[2])
         from fragments import fragment_of
+        from spyre_cache.cache import Cache
+        from spyre_cache.claims_disk import DiskClaims
         from spyre_cache.objects.action import Action
         from spyre_cache.objects.target import parse_target
-        from spyre_cache.root import Root
-        from spyre_cache.stores.disk import DiskStore
-        from spyre_workers.local import LocalPool
+        from spyre_workers.bus import LocalBus
+        from spyre_workers.local import LocalExecutor
+        from spyre_workers.messages import Task
         from spyre_workers.toolchain import toolchain
-        blobs = DiskStore(Root(Path(sys.argv[1])))
+        cache = Cache.open(Path(sys.argv[1]))
         def action(n):
             def function(x):
                 return tuple(torch.softmax(torch.tanh(x.narrow(0, k, 40 + k) * n), -1) for k in range(40))
-            fragment = blobs.put(fragment_of(function, torch.randn(200, 64)).encoded())
-            return Action(fragment=fragment, target=parse_target("cpu/x86-64-v3"), toolchain=toolchain())
+            fragment = cache.blobs.put(fragment_of(function, torch.randn(200, 64)).encoded())
+            made = Action(fragment=fragment, target=parse_target("cpu/x86-64-v3"), toolchain=toolchain())
+            cache.actions.describe(made)
+            return made
         actions = [action(n) for n in range(4)]
-        with LocalPool(blobs, jobs=2) as pool:
-            pool.start()
+        with LocalExecutor(cache, DiskClaims(cache.root), LocalBus(), jobs=2) as pool:
+            pool.start(toolchain(), [])
             print("go", flush=True)
-            for _ in pool.run(actions):
-                pass
+            pool.dispatch((Task(action=a.key(), build="b"), a) for a in actions)
+            while True:
+                pool.bus.read(1)
         """
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "TMPDIR": str(tmp_path)}
@@ -184,12 +203,7 @@ def test_interrupted_process_leaves_no_process(tmp_path, signum):
         time.sleep(0.1)
 
 
-def test_failure_replayed_gives_its_log_again(tmp_path, server, record):
-    from spyre_cache.cache import Cache
-    from spyre_cache.objects.action import Action
-    from spyre_cache.objects.target import parse_target
-
-    cache = Cache.open(tmp_path / "cache")
+def test_failure_replayed_gives_its_log_again(cache, server, record):
     fragment = cache.blobs.put(refused().encoded())
     action = Action(fragment=fragment, target=parse_target("cpu/x86-64-v3"), toolchain=record)
     with pytest.raises(WorkerError, match="document"):
