@@ -17,7 +17,9 @@ ROWS, COLUMNS = 8, 64
 
 def box(*sizes):
     dims = ", ".join(f"d{n}" for n in range(len(sizes)))
-    return f"affine_set<({dims}) : ({', '.join(f'd{n} >= 0, -d{n} + {size - 1} >= 0' for n, size in enumerate(sizes))})>"
+    return (
+        f"affine_set<({dims}) : ({', '.join(f'd{n} >= 0, -d{n} + {size - 1} >= 0' for n, size in enumerate(sizes))})>"
+    )
 
 
 def tile(view, place, kind, *sizes):

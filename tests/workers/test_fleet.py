@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
@@ -14,6 +17,7 @@ from spyre_cache.cache import Cache
 from spyre_cache.objects.action import Action
 from spyre_cache.objects.target import parse_target
 from spyre_workers.messages import Task
+from spyre_workers.queues import queue_of
 
 pytestmark = pytest.mark.slow
 
@@ -92,8 +96,6 @@ def test_messages_that_are_none_are_acknowledged_and_told(fleet, describe):
     action = describe(small(3))
     fleet.executor.dispatch([(Task(action=action.key(), build="b1"), action)])
     app = fleet.executor._app
-    from spyre_workers.queues import queue_of
-
     queue = queue_of(action)
     newer = f'{{"schema":"task/2","action":"{action.key()}","build":"b9"}}'
     app.send_task("spyre.compile", args=[newer], queue=queue)
@@ -218,3 +220,24 @@ def test_deaf_consumer_is_replaced_by_its_watchdog(fleet, describe):
     assert "starting anew" in one.said()
     assert one.process.poll() is None
     assert "spyre_worker_watchdog_restarts 1.0" in fleet.probe(one, "/metrics")[1]
+
+
+@pytest.mark.soak
+def test_celerys_own_command_takes_tasks_too(fleet, describe):
+    action = describe(small(12))
+    log = (fleet.directory / "celery.log").open("wb")
+    words = ["-m", "celery", "-A", "spyre_workers.app", "worker", "-c", "1", "-Q", queue_of(action)]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+        "SPYRE_BUILD_BROKER": fleet.redis.url,
+        "SPYRE_BUILD_CACHE": str(fleet.cache.path),
+    }
+    with log, subprocess.Popen([sys.executable, *words], env=environment, stdout=log, stderr=log) as process:
+        try:
+            fleet.hand_out([action])
+            fleet.until(lambda: "finished" in fleet.kinds(action), 180)
+        finally:
+            process.terminate()
+        assert process.wait(60) == 0
+    assert fleet.cache.actions.get(action.key()).status == "ok"
