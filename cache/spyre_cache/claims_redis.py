@@ -19,6 +19,7 @@ from spyre_cache.codec import decode, encode
 from spyre_cache.errors import InvalidRecordError
 from spyre_cache.leases import check_id
 from spyre_cache.stores.redis_client import connect, redis_address, unavailable
+from spyre_cache.stores.redis_kinds import IS_FOREIGN, mended
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,8 +29,9 @@ if TYPE_CHECKING:
 _KEY = re.compile(r"[0-9a-f]{64}")
 _CHUNK = 1000
 
-# Compares exact bytes; an empty argument stands for "nothing is there".
-_SWAP = """
+# Compares exact bytes; an empty argument stands for "nothing is there", as does what is no string.
+_SWAP = f"""{IS_FOREIGN}
+if is_foreign(KEYS[1], 'string') then redis.call('DEL', KEYS[1]) end
 local there = redis.call('GET', KEYS[1])
 if (there or '') ~= ARGV[1] then return 0 end
 if ARGV[2] == '' then redis.call('DEL', KEYS[1]) else redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3]) end
@@ -103,7 +105,8 @@ class RedisClaims(Claims):
             return set()
         with unavailable(self._address.shown), self._client.pipeline(transaction=False) as pipe:
             for token in wanted:
-                pipe.pexpire(self._token_key(token), _millis(seconds))
+                # Not `pexpire`: that would keep something alive which is no token and reads as none.
+                pipe.set(self._token_key(token), b"1", px=_millis(seconds), xx=True)
             return {token for token, there in zip(wanted, pipe.execute(), strict=True) if not there}
 
     def end(self, token: str) -> None:
@@ -120,7 +123,10 @@ class RedisClaims(Claims):
         """As `Claims.epoch`."""
         with unavailable(self._address.shown):
             fresh = secrets.token_hex(8)
-            kept: bytes | None = self._client.set(f"{self._address.prefix}:epoch", fresh, nx=True, get=True)
+            name = f"{self._address.prefix}:epoch"
+            kept: bytes | None = mended(
+                self._client, {name: "string"}, lambda: self._client.set(name, fresh, nx=True, get=True)
+            )
             return fresh if kept is None else kept.decode("ascii", "replace")
 
     def close(self) -> None:

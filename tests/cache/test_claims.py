@@ -47,6 +47,20 @@ class TestRedisClaims(ClaimsConformance):
     def damage(self, url, pair):
         return lambda key, data: pair[0]._client.set(pair[0]._claim_key(key), data)
 
+    @pytest.mark.parametrize("put", [("LPUSH",), ("SADD",), ("HSET", "f"), ("XADD", "*", "f")])
+    def test_keys_of_a_wrong_kind_count_as_damaged_and_go(self, pair, put):
+        one, two = pair
+        client, (word, *more) = one._client, put
+        names = [one._claim_key(K1), one._token_key("t1"), f"{one._address.prefix}:epoch"]
+        for name in names:
+            client.execute_command(word, name, *more, "x")
+        assert one.read([K1])[K1].claim is None
+        assert one.swap(K1, None, claim())
+        assert two.read([K1])[K1].claim == claim()
+        assert one.renew(["t1"], 5) == set()
+        assert two.alive(["t1"]) == {"t1"}
+        assert one.epoch() == two.epoch()
+
 
 @pytest.mark.parametrize("detached", [False, True])
 def test_token_of_a_killed_process_dies_at_once_unless_detached(tmp_path, detached):

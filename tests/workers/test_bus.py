@@ -11,6 +11,7 @@ import pytest
 from spyre_cache.errors import CacheUnavailableError
 from spyre_workers.messages import Event
 from spyre_workers.redis_bus import RedisBus
+from spyre_workers.registry import Registry, WorkerRecord
 
 
 def event(number, kind="started"):
@@ -53,6 +54,32 @@ def test_what_is_no_event_is_passed_over(buses):
     one._client.xadd(one._stream, {b"x": b"y"})
     one.publish(event(1))
     assert two.read(1) == [event(1)]
+
+
+def test_stream_that_is_no_stream_is_removed(buses):
+    one, two = buses
+    one._client.delete(one._stream)
+    one._client.lpush(one._stream, "x")
+    assert two.read(0.1) == []
+    one._client.set(one._stream, "x")
+    one.publish(event(1))
+    assert two.read(1) == [event(1)]
+
+
+def test_registry_whose_keys_are_of_a_wrong_kind_is_made_anew(redis_url):
+    registry = Registry(redis_url)
+    registry._client.set(registry._names, "x")
+    assert registry.workers() == []
+    registry._client.set(registry._names, "x")
+    registry._client.lpush(registry._key("w"), "x")
+    worker = WorkerRecord(name="w", host="h", pid=1, queues=("q",), toolchain="t", slots=1)
+    registry.announce(worker)
+    assert registry.workers() == [worker]
+    registry._client.delete(registry._names)
+    registry._client.set(registry._names, "x")
+    registry.withdraw("w")
+    assert registry.workers() == []
+    registry.close()
 
 
 def test_bus_goes_on_over_a_redis_that_lost_everything(new_redis):

@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any
 from spyre_cache.codec import decode, encode
 from spyre_cache.errors import CacheUnavailableError, InvalidRecordError
 from spyre_cache.stores.redis_client import connect, redis_address, unavailable
+from spyre_cache.stores.redis_kinds import mended
 from spyre_workers.bus import MAX_EVENTS, Bus
 from spyre_workers.messages import Event
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from spyre_cache.stores.redis_client import RedisAddress
 
 MAX_EVENT_BYTES = 64 << 10
@@ -44,7 +47,8 @@ class RedisBus(Bus):
         """As `Bus.publish`."""
         try:
             with unavailable(self._address.shown):
-                self._client.xadd(self._stream, {_FIELD: encode(event)}, maxlen=MAX_EVENTS, approximate=True)
+                fields = {_FIELD: encode(event)}
+                self._mended(lambda: self._client.xadd(self._stream, fields, maxlen=MAX_EVENTS, approximate=True))
         except CacheUnavailableError as error:
             _log.warning("an event of action %s is lost: %s", event.action[:12], error)
 
@@ -66,7 +70,9 @@ class RedisBus(Bus):
     def _next(self, wait: float, limit: int) -> list[Event]:
         block = max(1, int(wait * 1000)) if wait > 0 else None
         with unavailable(self._address.shown):
-            answer = self._client.xread({self._stream: self._last}, count=limit, block=block)
+            answer = self._mended(
+                lambda: self._client.xread({self._stream: self._last or b"0-0"}, count=limit, block=block)
+            )
         entries = next(iter(answer.values()), []) if isinstance(answer, dict) else answer[0][1] if answer else []
         if entries and isinstance(entries[0], list):  # the third version of the protocol wraps them once more
             entries = entries[0]
@@ -88,8 +94,11 @@ class RedisBus(Bus):
             self._last = b"0-0"
 
     def _end(self) -> bytes:
-        newest = self._client.xrevrange(self._stream, count=1)
+        newest = self._mended(lambda: self._client.xrevrange(self._stream, count=1))
         return bytes(newest[0][0]) if newest else b"0-0"
+
+    def _mended(self, do: Callable[[], Any]) -> Any:
+        return mended(self._client, {self._stream: "stream"}, do)
 
 
 def _number(identity: bytes) -> tuple[int, int]:

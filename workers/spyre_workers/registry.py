@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from spyre_cache.codec import Record, decode, encode
 from spyre_cache.errors import InvalidRecordError
 from spyre_cache.stores.redis_client import connect, redis_address, unavailable
+from spyre_cache.stores.redis_kinds import mended
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from spyre_cache.stores.redis_client import RedisAddress
 
 ALIVE_SECONDS = 15
@@ -68,10 +71,9 @@ class Registry:
         Raises:
             CacheUnavailableError: the broker cannot be reached.
         """
-        with unavailable(self._address.shown), self._client.pipeline(transaction=True) as pipe:
-            pipe.set(self._key(worker.name), encode(worker), ex=ALIVE_SECONDS)
-            pipe.sadd(self._names, worker.name)
-            pipe.execute()
+        with unavailable(self._address.shown):
+            self._client.set(self._key(worker.name), encode(worker), ex=ALIVE_SECONDS)
+            self._mended(lambda: self._client.sadd(self._names, worker.name))
 
     def withdraw(self, name: str) -> None:
         """Says that a worker has gone.
@@ -79,10 +81,9 @@ class Registry:
         Raises:
             CacheUnavailableError: the broker cannot be reached.
         """
-        with unavailable(self._address.shown), self._client.pipeline(transaction=True) as pipe:
-            pipe.delete(self._key(name))
-            pipe.srem(self._names, name)
-            pipe.execute()
+        with unavailable(self._address.shown):
+            self._client.delete(self._key(name))
+            self._mended(lambda: self._client.srem(self._names, name))
 
     def workers(self) -> list[WorkerRecord]:
         """Those that are there, by name; names of the dead are forgotten on the way.
@@ -91,7 +92,8 @@ class Registry:
             CacheUnavailableError: the broker cannot be reached.
         """
         with unavailable(self._address.shown):
-            names = sorted(name.decode("utf-8", "replace") for name in self._client.smembers(self._names))
+            members = self._mended(lambda: self._client.smembers(self._names))
+            names = sorted(name.decode("utf-8", "replace") for name in members)
             names = names[:MAX_WORKERS]
             values = self._client.mget([self._key(name) for name in names]) if names else []
             gone = [name for name, value in zip(names, values, strict=True) if value is None]
@@ -107,6 +109,9 @@ class Registry:
     def close(self) -> None:
         """Lets go of the connections."""
         self._client.close()
+
+    def _mended(self, do: Callable[[], Any]) -> Any:
+        return mended(self._client, {self._names: "set"}, do)
 
     def _key(self, name: str) -> str:
         return f"{self._address.prefix}:worker:{name}"
