@@ -88,6 +88,8 @@ BAD = {
     "minus signs": f"#s = affine_set<(d0) : ({'- ' * 9000}d0 >= 0)>",
     "many minus signs": f"#s = affine_set<(d0) : ({'-' * 9000}d0 >= 0)>",
     "bits in a dense constant": "func.func @f() { %a = arith.constant dense<0xFC00> : tensor<2xf16> \n return }",
+    "a constant beyond memory": "func.func @f() { %a = arith.constant dense<0.0> : tensor<2000000000xf32> \n return }",
+    "a constant that is no tensor": "func.func @f() { %a = arith.constant dense<0.0> : memref<4xf32> \n return }",
     "a result": "func.func @f(%a: index) -> index { return %a : index }",
     "two functions": "func.func @f() { return }\nfunc.func @g() { return }",
     "no index": "func.func @f(%a: f32) { return }",

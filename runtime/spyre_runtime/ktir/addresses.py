@@ -125,7 +125,7 @@ def load(walk: Walk, op: dialect.LoadOp, frame: Frame) -> None:
     dtype, shape = dtype_of(op.result.type), shape_of(op.result.type)
     if isinstance(tile, Scattered):
         walk.meter.move(frame.cores, tile.index_bytes)
-        found = walk.memory.gather(op, tile)
+        found = walk.memory.gather(op, tile, frame.cores)
     else:
         assert isinstance(tile, Tile)
         found = walk.memory.load(op, tile, frame.cores)

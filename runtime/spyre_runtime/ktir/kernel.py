@@ -117,7 +117,8 @@ def grid_of(func: FuncOp) -> tuple[int, ...]:
     grid = func.attributes.get("grid")
     if not isinstance(grid, ArrayAttr) or not 1 <= len(grid.data) <= MAX_GRID_DIMS:
         return ()
-    return tuple(size.value.data for size in grid.data if isinstance(size, IntegerAttr))
+    sizes = tuple(size.value.data for size in grid.data if isinstance(size, IntegerAttr))
+    return sizes if len(sizes) == len(grid.data) else ()
 
 
 def kernel_from_text(text: str | bytes, buffers: Sequence[Buffer], *, cores: int | None = None) -> Kernel:

@@ -214,11 +214,14 @@ class Memory:
 
     # Places that are read.
 
-    def gather(self, op: Operation, tile: Scattered) -> torch.Tensor | None:
+    def gather(self, op: Operation, tile: Scattered, cores: Cores) -> torch.Tensor | None:
         """What lies at places that were read."""
         buffer = self.buffers[tile.view.buffer]
-        if buffer.role != "in":
+        if buffer.role == "out":
             self.findings.add("alias", op, f"{buffer.name!r} is an output, and is loaded from")
+        elif buffer.role == "inout":
+            # Which places is not known before the kernel runs: any may be one that another core writes.
+            self._reader[tile.view.buffer][:] = _MANY if cores.size > 1 else int(cores[0]) + 1
         if self.contents is None or tile.offsets is None:
             return None
         rows = self.contents[tile.view.buffer]

@@ -6,11 +6,13 @@ Whatever text comes, the outcome is a module or one of our errors.
 from __future__ import annotations
 
 import io
+import math
 import re
 from typing import TYPE_CHECKING, Final
 
 from xdsl.context import Context
-from xdsl.dialects import arith, math, scf, tensor
+from xdsl.dialects import arith, scf, tensor
+from xdsl.dialects import math as math_dialect
 from xdsl.dialects.builtin import (
     AffineMapAttr,
     AffineSetAttr,
@@ -42,10 +44,13 @@ if TYPE_CHECKING:
 MAX_BYTES: Final = 1 << 20
 MAX_NESTING: Final = 48
 MAX_OPS: Final = 20_000
+MAX_ELEMENTS: Final = 1 << 22  # of a tensor: more never fits a core
 MAX_DIGITS: Final = 19
 _DIGITS: Final = re.compile(rf"\d{{{MAX_DIGITS + 1},}}")
 _LONG_HEX: Final = re.compile(r"0[xX][0-9a-fA-F]{17,}")
 _DENSE_BITS: Final = re.compile(r"dense<[^>]*\b0[xX]")
+_TENSOR: Final = re.compile(r"\b(?:tensor|vector)\s*<\s*((?:\d+\s*x\s*)+)")
+_DENSE_OTHER: Final = re.compile(r"dense<[^>]*>\s*:\s*+(?!tensor\b)")
 _STRINGS: Final = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*')
 
 # Of linalg, what the emulator knows.
@@ -66,7 +71,7 @@ LINALG: Final = Dialect(
     ],
     [IteratorTypeAttr],
 )
-_DIALECTS: Final = (Builtin, Func, arith.Arith, math.Math, scf.Scf, tensor.Tensor, LINALG, KTDP, SPYREOP)
+_DIALECTS: Final = (Builtin, Func, arith.Arith, math_dialect.Math, scf.Scf, tensor.Tensor, LINALG, KTDP, SPYREOP)
 
 
 def context() -> Context:
@@ -113,6 +118,7 @@ def _within_limits(text: str | bytes) -> str:
     if _DENSE_BITS.search(text):
         # The library reads 0xFC00 as the integer 64512 here, others as the bits of -inf.
         raise KtirSyntaxError("elements of a dense constant are decimal numbers, but bits came: use a splat")
+    _check_tensors(bare)
     depth = 0
     for character in bare:
         if character in "([{<":
@@ -124,6 +130,15 @@ def _within_limits(text: str | bytes) -> str:
     if bare.count("--") > MAX_NESTING:
         raise KtirSyntaxError("a run of minus signs came where a number is due")
     return text
+
+
+def _check_tensors(text: str) -> None:
+    # The library writes the elements of a dense constant out, however many they are.
+    for found in _TENSOR.finditer(text):
+        if math.prod(int(size) for size in found[1].replace("x", " ").split()) > MAX_ELEMENTS:
+            raise KtirSyntaxError(f"a tensor has at most {MAX_ELEMENTS} elements, but {found[0][:60]!r} came")
+    if _DENSE_OTHER.search(text):
+        raise KtirSyntaxError("a dense constant is a tensor, and its type says so")
 
 
 def _count(module: ModuleOp) -> None:
