@@ -19,6 +19,9 @@ from spyre_runtime.ktir.walk import Walk
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from xdsl.ir import Operation
+
+    from spyre_runtime.ktir.compute import Generic
     from spyre_runtime.ktir.kernel import Buffer, Kernel
 
 
@@ -56,36 +59,49 @@ def memory_of(buffer: Buffer, tensor: torch.Tensor | None, numbers: Numbers) -> 
     return memory
 
 
-def run_in_place(kernel: Kernel, memories: Sequence[torch.Tensor], *, mode: Mode = "fp16") -> tuple[int, Cost]:
-    """Runs a kernel on memories that are changed; gives the LX high water and the cost.
+class Emulator:
+    """A kernel that is ready to run many times: what its text tells is checked once.
 
-    Args:
-        kernel: what to run.
-        memories: one-dimensional, as `memory_of` makes them, one a buffer.
-        mode: how f16 rounds.
+    Attributes:
+        kernel: the kernel.
+        lx_bytes: the most that lives in a core at once.
 
     Raises:
-        KtirRuleError: the kernel breaks a rule; what it wrote until then stays.
-        KtirError: the memories do not fit the buffers.
+        KtirRuleError: the text or the buffers break a rule.
     """
-    findings = Findings(stop=True)
-    return _run(kernel, memories, Numbers(mode), findings, check_statically(kernel, findings))
 
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.lx_bytes = check_statically(kernel, Findings(stop=True))
+        self._generics: dict[Operation, Generic] = {}
 
-def _run(
-    kernel: Kernel, memories: Sequence[torch.Tensor], numbers: Numbers, findings: Findings, peak: int
-) -> tuple[int, Cost]:
-    for buffer, memory in zip(kernel.buffers, memories, strict=True):
-        if memory.dtype != numbers.torch_dtype(buffer.dtype) or memory.shape != (buffer.elements,):
-            raise KtirError(
-                f"the memory of {buffer.name!r} has {buffer.elements} elements of {buffer.dtype}, but "
-                f"{memory.dtype} of {list(memory.shape)} came"
-            )
-    cores = math.prod(kernel.grid)
-    meter = Meter(cores)
-    with torch.no_grad():
-        Walk(kernel, Memory(kernel.buffers, cores, findings, memories), findings, meter, numbers).run()
-    return peak, meter.cost()
+    def run(self, memories: Sequence[torch.Tensor], *, mode: Mode = "fp16") -> Cost:
+        """Runs the kernel on memories, which it changes; gives the estimate of what it costs.
+
+        Args:
+            memories: one-dimensional, as `memory_of` makes them, one a buffer.
+            mode: how f16 rounds.
+
+        Raises:
+            KtirRuleError: the kernel breaks a rule; what it wrote until then stays.
+            KtirError: the memories do not fit the buffers.
+        """
+        numbers, findings, buffers = Numbers(mode), Findings(stop=True), self.kernel.buffers
+        if len(memories) != len(buffers):
+            raise KtirError(f"a kernel of {len(buffers)} buffers takes as many memories, but {len(memories)} came")
+        for buffer, memory in zip(buffers, memories, strict=True):
+            if memory.dtype != numbers.torch_dtype(buffer.dtype) or memory.shape != (buffer.elements,):
+                raise KtirError(
+                    f"the memory of {buffer.name!r} has {buffer.elements} elements of {buffer.dtype}, but "
+                    f"{memory.dtype} of {list(memory.shape)} came"
+                )
+        cores = math.prod(self.kernel.grid)
+        meter = Meter(cores)
+        walk = Walk(self.kernel, Memory(buffers, cores, findings, memories), findings, meter, numbers)
+        walk.generics = self._generics
+        with torch.no_grad():
+            walk.run()
+        return meter.cost()
 
 
 def emulate(kernel: Kernel, tensors: Mapping[str, torch.Tensor], *, mode: Mode = "fp16") -> Emulation:
@@ -100,16 +116,15 @@ def emulate(kernel: Kernel, tensors: Mapping[str, torch.Tensor], *, mode: Mode =
         KtirRuleError: the kernel breaks a rule.
         KtirError: a tensor is missing or does not fit.
     """
-    numbers, findings, memories = Numbers(mode), Findings(stop=True), []
-    peak = check_statically(kernel, findings)
+    emulator, numbers, memories = Emulator(kernel), Numbers(mode), []
     for buffer in kernel.buffers:
         if buffer.role != "out" and buffer.name not in tensors:
             raise KtirError(f"the kernel reads {buffer.name!r}, but only {', '.join(tensors) or 'nothing'} came")
         memories.append(memory_of(buffer, tensors[buffer.name] if buffer.role != "out" else None, numbers))
-    peak, cost = _run(kernel, memories, numbers, findings, peak)
+    cost = emulator.run(memories, mode=mode)
     outputs = {
         buffer.name: buffer.unpack(memory)
         for buffer, memory in zip(kernel.buffers, memories, strict=True)
         if buffer.role != "in"
     }
-    return Emulation(outputs=outputs, lx_bytes=peak, cost=cost)
+    return Emulation(outputs=outputs, lx_bytes=emulator.lx_bytes, cost=cost)
