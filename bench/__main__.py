@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bench import cache, fleet, pairs, workers
+from bench import cache, emulator, fleet, pairs, workers
 
 NEEDS_BUILD = {"start", "steady", "memory"}
 MEASUREMENTS = {
@@ -27,6 +27,7 @@ MEASUREMENTS = {
     "workers": workers.workers,
     "lookup": workers.lookup,
     "scaling": workers.scaling,
+    "emulator": emulator.emulator,
 }
 
 
