@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from spyre_cache.errors import BlobNotFoundError, CacheError, CacheUnavailableError
+from spyre_cache.errors import BlobNotFoundError, CacheUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -126,7 +126,7 @@ class Outbox:
             while True:
                 try:
                     self.drain()
-                except CacheError:
+                except Exception:  # noqa: BLE001  whoever needs to know drains too, and is told
                     failed = True  # what it left is sent with the next addition
                 with self._lock:
                     if failed or not (self._waiting or self._said):

@@ -113,6 +113,7 @@ class Tier:
         self._breaker = breaker or Breaker()
         self._clock = clock
         self._lock = threading.Lock()
+        self._opening = threading.Lock()  # may take seconds, which counting shall not
         self._stores: Stores | None = None
         self._let_go: weakref.finalize[[], Tier] | None = None
         self._error = ""
@@ -194,7 +195,7 @@ class Tier:
             self._breaker.unknown()
 
     def _opened(self) -> Stores:
-        with self._lock:
+        with self._opening:
             if self._stores is None:
                 self._stores = Stores(*self._make(self._url))
                 self._let_go = weakref.finalize(self, self._stores.blobs.close)
@@ -246,7 +247,7 @@ class Tier:
 
     def close(self) -> None:
         """Lets go of connections and threads; what is asked next opens it anew."""
-        with self._lock:
+        with self._opening:
             self._stores = None
             if self._let_go is not None:
                 self._let_go()
