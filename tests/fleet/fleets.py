@@ -33,6 +33,8 @@ from spyre_workers.redis_bus import RedisBus
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from spyre_cache.objects.target import Toolchain
+
 TARGET = "cpu/x86-64-v2"
 PATIENCE = 240.0
 
@@ -76,7 +78,7 @@ def wait_for(condition: Callable[[], Any], what: str, seconds: float = PATIENCE)
     return found
 
 
-def plant(seed: Cache, build: str, cache: Cache, salt: str) -> str:
+def plant(seed: Cache, build: str, cache: Cache, salt: str, toolchain: Toolchain | None = None) -> str:
     """Puts into a cache a build whose plan is that of another, with keys that nobody has compiled yet.
 
     A tenant's salt is part of every key and of nothing that is compiled, so this costs neither torch nor a capture.
@@ -92,7 +94,7 @@ def plant(seed: Cache, build: str, cache: Cache, salt: str) -> str:
         for item in plan.actions:
             document = seed.actions.document(item.action)
             assert document is not None
-            salted[item.action] = replace(document, salt=salt)
+            salted[item.action] = replace(document, salt=salt, toolchain=toolchain or document.toolchain)
             cache.actions.describe(salted[item.action])
         actions = tuple(replace(item, action=salted[item.action].key()) for item in plan.actions)
         blob = cache.blobs.put(encode(replace(plan, actions=actions)))
@@ -269,11 +271,13 @@ class Fleet:
         host = self.host(host) if isinstance(host, str) else host
         return self.run(host, *words, "--cache", host.cache, "--broker", self.broker, **more)
 
-    def plant(self, seed: tuple[Path, str], salt: str, host: str = "desk") -> str:
+    def plant(
+        self, seed: tuple[Path, str], salt: str, host: str = "desk", *, toolchain: Toolchain | None = None
+    ) -> str:
         """As `plant`, into this fleet's cache; gives the SPEC to submit."""
         path, build = seed
         with self.open(host) as cache, Cache.open(path, read_only=True) as known:
-            return f"plan:{plant(known, build, cache, salt)}"
+            return f"plan:{plant(known, build, cache, salt, toolchain)}"
 
     @contextlib.contextmanager
     def open(self, host: str = "desk") -> Iterator[Cache]:

@@ -19,7 +19,9 @@ FAULTS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    "fault", [name if name == "throttling" else pytest.param(name, marks=pytest.mark.soak) for name in FAULTS]
+)
 def test_object_store_that_goes_away_is_waited_for(new_fleet, seeds, s3_server, fault):
     down = False
     with FaultyHttp(s3_server.port, lambda _method, _path: FAULTS[fault] if down else None) as front:
@@ -39,7 +41,7 @@ def test_object_store_that_goes_away_is_waited_for(new_fleet, seeds, s3_server, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("keep", [True, False], ids=["with all it had", "empty"])
+@pytest.mark.parametrize("keep", [pytest.param(True, marks=pytest.mark.soak), False], ids=["with all it had", "empty"])
 def test_broker_that_goes_away_and_comes_back_is_waited_for(new_fleet, new_redis, seeds, keep):
     redis = new_redis()
     fleet = new_fleet(broker=redis.url)
