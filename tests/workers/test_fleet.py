@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -120,6 +122,63 @@ def test_messages_that_are_none_are_acknowledged_and_told(fleet, describe):
     assert "task/2" in told.text or "schema" in told.text
     assert one.process.poll() is None
     assert 'outcome="invalid"} 8.0' in fleet.probe(one, "/metrics")[1]
+
+
+def message(tag, headers, body="e30=", key="q", encoding="base64", kind="application/json"):
+    """What the broker's library takes for a message, or nearly."""
+    delivery = {"exchange": "", "routing_key": key}
+    properties = {"delivery_tag": tag, "delivery_info": delivery, "body_encoding": encoding}
+    return json.dumps({"headers": headers, "body": body, "content-type": kind, "properties": properties}).encode()
+
+
+GARBAGE = [
+    b"garbage", b"{}", b"\xff\xfe", b"[]", b"null", b"1", b'"x"', b"[" * 100_000, b"x" * 300_000, b"NaN",
+    b'{"body": "", "properties": {}}',
+    b'{"properties": {"delivery_tag": 1, "delivery_info": {}}}',
+    message("t1", {}, key="\ud800"),
+    message("t2", {"task": ["x"], "id": {}}),
+    message("t3", {"task": "spyre.compile", "id": 7, "eta": "x"}),
+    message("t4", {}, body="e", kind=5),
+    message("t5", {}, encoding={}),
+    message("t6", [], body=7),
+]  # fmt: skip
+
+
+def test_garbage_in_queues_is_set_aside_and_the_worker_goes_on(fleet, describe):
+    one = fleet.worker("one")
+    fleet.ready(one)
+    action = describe(small(31))
+    queue = f"spyre:celery:{queue_of(action)}"
+    for _ in range(2):
+        for item in GARBAGE:
+            fleet.redis.command("LPUSH", queue, item)
+    for tag, item in (("u1", "garbage"), ("u2", "{}"), ("u3", "[1,2,3]"), ("u4", '[{"a":1},"",[]]')):
+        fleet.redis.command("HSET", "spyre:celery:unacked", tag, item)
+        fleet.redis.command("ZADD", "spyre:celery:unacked_index", 1, tag)
+    fleet.hand_out([action])
+    fleet.until(lambda: "finished" in fleet.kinds(action) and fleet.waiting() == (0, 0), 60)
+    assert one.process.poll() is None
+    counted = re.search(r"spyre_worker_set_aside_total ([0-9.]+)", fleet.probe(one, "/metrics")[1])
+    assert float(counted[1]) >= 2 * 12
+
+
+def test_keys_of_the_broker_that_are_of_a_wrong_kind_are_removed(fleet, describe):
+    one = fleet.worker("one")
+    fleet.ready(one)
+    action, other = describe(small(32)), describe(small(33))
+    names = [f"spyre:celery:{n}" for n in ("unacked", "unacked_index", queue_of(action))]
+    for name in (*names, f"spyre:celery:_kombu.binding.{queue_of(action)}"):
+        fleet.redis.command("DEL", name)
+        fleet.redis.command("SET", name, "x")
+    assert fleet.executor.backlog([action]) == 0
+    fleet.hand_out([action])
+    fleet.until(lambda: "finished" in fleet.kinds(action))
+    for name in names:
+        fleet.redis.command("DEL", name)
+        fleet.redis.command("SET", name, "x")
+    fleet.hand_out([other])
+    fleet.until(lambda: "finished" in fleet.kinds(other))
+    assert one.process.poll() is None
 
 
 def test_terminated_worker_finishes_what_runs_and_leaves_the_rest(fleet, describe):

@@ -56,6 +56,7 @@ def _settings(address: RedisAddress) -> dict[str, Any]:
     parts = urlsplit(address.url)
     settings: dict[str, Any] = {
         "broker_url": urlunsplit(parts._replace(query="")),
+        "broker_transport": "spyre_workers.transport:Transport",
         "broker_transport_options": {
             **visibility,
             "global_keyprefix": key_prefix(address),

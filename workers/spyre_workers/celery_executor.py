@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from spyre_cache.codec import encode
 from spyre_cache.errors import CacheUnavailableError
 from spyre_cache.stores.redis_client import connect, redis_address, unavailable
+from spyre_cache.stores.redis_kinds import is_wrong_kind, mended
 from spyre_workers.executor import Executor
 from spyre_workers.queues import PRIORITIES, queue_of, toolchain_id
 from spyre_workers.redis_bus import RedisBus
@@ -47,20 +49,24 @@ class CeleryExecutor(Executor):
 
     def dispatch(self, tasks: Iterable[tuple[Task, Action]]) -> None:
         """As `Executor.dispatch`."""
-        from spyre_workers.app import TASK, make_app
+        from spyre_workers.app import TASK, key_prefix, make_app
+        from spyre_workers.transport import kinds_of_keys
 
         if self._app is None:
             self._app = make_app(self._broker)
         with self._translated(), self._app.producer_pool.acquire(block=True, timeout=30) as producer:
             for task, action in tasks:
-                self._app.send_task(
+                queue = queue_of(action)
+                send = partial(
+                    self._app.send_task,
                     TASK,
                     args=[encode(task).decode()],
-                    queue=queue_of(action),
+                    queue=queue,
                     priority=self._priority,
                     ignore_result=True,
                     producer=producer,
                 )
+                mended(self._client, kinds_of_keys(key_prefix(self._address), [queue]), send)
 
     def backlog(self, actions: Iterable[Action]) -> int:
         """As `Executor.backlog`."""
@@ -118,4 +124,8 @@ def queued(client: Any, shown: str, prefix: str, queues: Iterable[str]) -> int:
     with unavailable(shown), client.pipeline(transaction=False) as pipe:
         for name in names:
             pipe.llen(name)
-        return int(sum(pipe.execute()))
+        answers = pipe.execute(raise_on_error=False)
+        for answer in answers:
+            if isinstance(answer, Exception) and not is_wrong_kind(answer):
+                raise answer
+        return sum(int(answer) for answer in answers if not isinstance(answer, Exception))

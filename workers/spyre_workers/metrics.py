@@ -14,6 +14,9 @@ class Metrics:
         """All at zero."""
         registry = self._registry = CollectorRegistry()
         self.tasks = Counter("spyre_worker_tasks", "Tasks by what came of them.", ["outcome"], registry=registry)
+        self.set_aside = Counter(
+            "spyre_worker_set_aside", "What was in the queues and was no message.", registry=registry
+        )
         self.seconds = Histogram(
             "spyre_worker_compile_seconds",
             "Wall-clock time of runs, with claiming and publishing.",

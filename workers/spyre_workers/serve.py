@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from spyre_cache.errors import CacheError
 from spyre_cache.stores.redis_client import connect, redis_address, unavailable
+from spyre_cache.stores.redis_kinds import remove_foreign
 from spyre_runtime.host import cpu_features
 from spyre_workers.celery_executor import CeleryExecutor, queued
 from spyre_workers.errors import WorkerError, WorkerUnavailableError
@@ -41,7 +42,8 @@ Ending = Literal["drained", "restart"]
 RESTARTS_VARIABLE: Final = "SPYRE_WORKER_RESTARTS"
 STEWARD_SECONDS: Final = 5.0
 _HANG_SECONDS: Final = 20.0
-_MAX_ENDS_A_MINUTE: Final = 5
+_GIVE_UP_SECONDS: Final = 120.0
+_PAUSE_SECONDS: Final = 0.2, 5.0  # the first between two consumers, and the longest
 _log = logging.getLogger(__name__)
 
 
@@ -126,6 +128,9 @@ class _Worker:
     def run(self, steward: Callable[[], None] | None) -> Ending:
         from celery.worker import state
 
+        from spyre_workers.transport import on_set_aside
+
+        forget = on_set_aside(self.station.metrics.set_aside.inc)
         self._warn_of_eviction()
         self._announce()  # whoever submits meanwhile need not be told that nobody is there
         self._warm_up()
@@ -141,6 +146,7 @@ class _Worker:
             self._consume()
         finally:
             self.over.set()
+            forget()
             for number, handler in before:
                 signal.signal(number, handler)
             set_current(None)
@@ -185,24 +191,33 @@ class _Worker:
     # --- consuming ---
 
     def _consume(self) -> None:
-        """Until a signal or the watchdog; a consumer that ends by itself (garbage in its queue) is followed by another.
+        """Until a signal or the watchdog; a consumer that ends by itself is followed by another, after a pause.
 
         Raises:
-            WorkerUnavailableError: they end faster than that can be chance.
+            WorkerUnavailableError: for long none of them has got anywhere.
         """
-        ended: list[float] = []
-        self._announce()
+        pause, longest = _PAUSE_SECONDS
+        progress, taken = time.monotonic(), self.station.taken
         _log.info("worker %s takes %s", self.station.name, ", ".join(self.queues))
         while not self.station.draining:
-            self.station.heard = time.monotonic()
+            self.station.heard = began = time.monotonic()
             self._consume_once()
-            ended = [*(moment for moment in ended if time.monotonic() - moment < 60), time.monotonic()]
-            if len(ended) > _MAX_ENDS_A_MINUTE and not self.station.draining:
-                raise WorkerUnavailableError("the consumer of tasks ends again and again; its log says why")
+            now = time.monotonic()
+            if self.station.taken != taken or now - began > _GIVE_UP_SECONDS / 2:
+                pause, progress, taken = _PAUSE_SECONDS[0], now, self.station.taken
+            if now - progress > _GIVE_UP_SECONDS:
+                raise WorkerUnavailableError(
+                    f"for {now - progress:.0f} s the consumer of tasks has ended again and again; its log says why"
+                )
+            self.station.rest(pause)
+            pause = min(2 * pause, longest)
 
     def _consume_once(self) -> None:
-        from spyre_workers.app import make_app
+        from spyre_workers.app import key_prefix, make_app
+        from spyre_workers.transport import kinds_of_keys
 
+        with suppress(CacheError), unavailable(self.address.shown):
+            remove_foreign(self.client, kinds_of_keys(key_prefix(self.address), self.queues))
         app = make_app(self.broker)
         app.set_default()  # the pool's threads look their task up in what is current
         try:

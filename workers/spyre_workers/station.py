@@ -71,6 +71,7 @@ class Station:
         self.server = CompileServer(imports)
         self.draining = False
         self.heard = time.monotonic()
+        self.taken = 0
         self._bus = bus
         self._lock = threading.Lock()
         self._runs: set[Run] = set()
@@ -99,6 +100,7 @@ class Station:
             Whether it is done with; otherwise it shall come again, here or elsewhere.
         """
         self.heard = time.monotonic()
+        self.taken += 1
         if self.draining:
             return False
         task = self._task(message)
@@ -120,6 +122,10 @@ class Station:
                 return True
             self._measure(task, outcome, time.monotonic() - began)
             return outcome != "cancelled"
+
+    def rest(self, seconds: float) -> None:
+        """Waits, but not when it is to take no more."""
+        self._stop.wait(seconds)
 
     def drain(self) -> None:
         """Takes no more; what runs goes on."""

@@ -27,7 +27,10 @@ def is_wrong_kind(error: BaseException) -> bool:
     """Whether a command failed since a key holds another kind of value."""
     import redis
 
-    return isinstance(error, redis.ResponseError) and "WRONGTYPE" in str(error)
+    # Libraries on top of the client raise their own, from it.
+    return "WRONGTYPE" in str(error) and any(
+        isinstance(one, redis.ResponseError) for one in (error, error.__cause__, error.__context__)
+    )
 
 
 def remove_foreign(client: Any, kinds: Mapping[str, RedisKind]) -> int:
