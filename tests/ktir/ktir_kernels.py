@@ -66,7 +66,8 @@ def matmul(
         pitch = -(-inner // STICK) * STICK
         right = b.view(right, (inner, columns), (1, pitch))
     high, wide, deep = block or matmul_block(rows, columns, inner, cores)
-    for (row, column), (m, n) in b.blocks(runs(rows, high), runs(columns, wide)):
+    # Columns outside: a core's part of the weights lies together.
+    for (column, row), (n, m) in b.blocks(runs(columns, wide), runs(rows, high)):
         total = _inner_loop(b, left, right, (row, column), (m, n), inner, deep)
         b.store(b.convert(total, "f16"), out, (row, column))
     return b.finish()

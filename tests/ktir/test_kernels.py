@@ -10,7 +10,7 @@ from spyre_runtime.correct import EMULATOR_KERNEL_FLOOR, tensor_error
 from spyre_runtime.errors import KtirBuildError, KtirError
 from spyre_runtime.ktir.emulate import emulate
 from spyre_runtime.ktir.kernel import kernel_from_text
-from spyre_runtime.ktir.machine import CORES, LX_BYTES
+from spyre_runtime.ktir.machine import CORES, LX_BYTES, SPAN_BYTES
 from spyre_runtime.ktir.verify import verify
 
 GRIDS = (1, 7, CORES)
@@ -183,3 +183,9 @@ def test_cost_says_what_it_assumes():
     assert cost.cycles > max(cost.memory_cycles, cost.compute_cycles)
     assert any("clock" in sentence for sentence in cost.assumptions)
     assert verify(k.pointwise("p", (4096, 512), 1, lambda s, x: s.add(x, x))).cost.bound == "memory"
+
+
+def test_weights_beyond_a_cores_reach_are_divided_so_that_each_core_reaches_its_part():
+    found = verify(k.matmul(65, 49155, 4096, transposed=True))
+    assert 49155 * 4096 * 2 > SPAN_BYTES
+    assert found.lx_bytes <= LX_BYTES

@@ -233,16 +233,23 @@ class KernelBuilder:
     def blocks(self, *dims: Sequence[Run]) -> Iterator[tuple[tuple[SSAValue, ...], tuple[int, ...]]]:
         """Spreads blocks over the cores: gives the starts and sizes of a block, to build what is done with it.
 
-        Blocks of one size are one loop that each core runs from its own number on; smaller ones at the ends of dims
-        are loops of their own, begun by the cores after the last that got a block.
+        The last dim runs fastest. Blocks of one size are one loop; each core takes as many that follow one another, so
+        that what it touches lies close together. Smaller blocks at the ends of dims are loops of their own, run by the
+        last cores, whose other blocks lie beside them.
         """
-        core, done = self.core, 0
-        for kinds in itertools.product(*dims):
+        core = self.core
+        for number, kinds in enumerate(itertools.product(*dims)):
             total = math.prod(kind.count for kind in kinds)
-            low = self.rem(self.add(core, (-done) % self.cores), self.cores) if done % self.cores else core
-            # A new constant: some readers take a loop right after another for a part of it.
-            end = self._add(arith.ConstantOp(IntegerAttr(total, IndexType())))
-            with self.loop(low, end, self.cores) as loop:
+            share = -(-total // self.cores)
+            used = -(-total // share)
+            turn = self.rem(self.add(core, used), self.cores) if number and used < self.cores else core
+            low = self.mul(turn, share)
+            high = self.add(low, share)
+            if share * self.cores != total:
+                # A new constant: some readers take a loop right after another for a part of it.
+                end = self._add(arith.ConstantOp(IntegerAttr(total, IndexType())))
+                high = self._add(arith.MinSIOp(high, end))
+            with self.loop(low, high, 1) as loop:
                 rest, left = loop.index, total
                 starts: list[SSAValue] = []
                 for kind in reversed(kinds):
@@ -250,11 +257,10 @@ class KernelBuilder:
                         starts.insert(0, self.index(kind.start))
                         continue
                     left = left // kind.count
-                    number = rest if left == 1 else self.rem(rest, kind.count)
+                    place = rest if left == 1 else self.rem(rest, kind.count)
                     rest = rest if left == 1 else self.div(rest, kind.count)
-                    starts.insert(0, self.add(self.mul(number, kind.size), kind.start))
+                    starts.insert(0, self.add(self.mul(place, kind.size), kind.start))
                 yield tuple(starts), tuple(kind.size for kind in kinds)
-            done += total
 
     # Computing.
 
