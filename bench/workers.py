@@ -121,14 +121,13 @@ def _salted(cache: Any, build: str, salt: str) -> Any:
 
     from spyre_build import builds
     from spyre_build.following import plan_of_build
+    from spyre_build.plan import planned_of
 
-    plan = plan_of_build(cache, builds.find(cache, build))
-    actions = {}
-    for item in plan.actions:
-        action = replace(cache.actions.document(item.action), salt=salt)
-        cache.actions.describe(action)
-        actions[action.key()] = action
-    cache.blobs.flush()
+    plan = replace(plan_of_build(cache, builds.find(cache, build)), salt=salt)
+    actions = {item.key: item.action for item in planned_of(plan)}
+    with cache.blobs.batch():
+        for action in actions.values():
+            cache.actions.describe(action)
     return actions
 
 

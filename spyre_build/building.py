@@ -20,10 +20,11 @@ from spyre_build.finishing import assemble_manifest, failure_words, release, ver
 from spyre_build.journal import Journal
 from spyre_build.outcome import Build
 from spyre_build.patience import Patience
-from spyre_build.plan import PlannedAction
+from spyre_build.plan import PlannedAction, planned_of
 from spyre_build.taking import Driving
+from spyre_cache.claims import cancel_token
 from spyre_cache.codec import encode
-from spyre_cache.errors import CacheUnavailableError, InvalidRecordError
+from spyre_cache.errors import CacheUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -32,9 +33,8 @@ if TYPE_CHECKING:
     from spyre_build.events import Events, Outcome
     from spyre_cache.cache import Cache
     from spyre_cache.claims import Claims
-    from spyre_cache.digest import Digest
-    from spyre_cache.objects.action import Action, ActionResult
-    from spyre_cache.objects.plan import PlanAction, PlanRecord
+    from spyre_cache.objects.action import ActionResult
+    from spyre_cache.objects.plan import PlanRecord
     from spyre_workers.executor import Executor
 
 _PHASES = ("import", "capture", "partition", "lookup", "compile", "publish")
@@ -51,6 +51,7 @@ class Building:
     Attributes:
         build: what `submit` gives back, filled in as it becomes known.
         missing: what the cache had not when it was looked up.
+        claims: who is at work on what, and which builds were cancelled.
         patience: outlasts tiers that go away while the build is under way.
     """
 
@@ -59,6 +60,7 @@ class Building:
         self.journal = Journal(cache, record)
         self.build = Build(id=record.id, name=record.name, cache=cache.url)
         self.missing: list[PlannedAction] = []
+        self.claims: Claims | None = None
         self._results: dict[str, ActionResult] = {}
         self._outcomes: dict[str, Outcome] = {}
         self._driver: Driver | None = None
@@ -161,23 +163,25 @@ class Building:
         self.missing = [item for item in planned if item.key not in found]
         self.events.planned(len(planned), len(found))
         self.build.peak_rss_bytes["plan"] = _peak_rss()
-        self.journal.planned(self._noted(item.action.fragment, item.action.target.name, item.key) for item in planned)
+        self.journal.planned(self._noted(item) for item in planned)
 
-    def _noted(self, fragment: Digest, target: str, key: str, before: BuildAction | None = None) -> BuildAction:
-        result = self._results.get(key)
+    def _noted(self, item: PlannedAction, before: BuildAction | None = None) -> BuildAction:
+        result = self._results.get(item.key)
         said = result.failure.message.partition("\n")[0] if result is not None and result.failure is not None else ""
-        known = before or BuildAction(fragment=fragment, target=target, key=key)
+        known = before or BuildAction(fragment=item.action.fragment, target=item.action.target.name, key=item.key)
         log = result.log if result is not None else known.log
-        return replace(known, outcome=self._outcomes.get(key, "planned"), error=said, log=log)
+        return replace(known, outcome=self._outcomes.get(item.key, "planned"), error=said, log=log)
 
     # --- compiling ---
 
-    def drive(self, claims: Claims, executor: Executor) -> None:
+    def drive(self, executor: Executor) -> None:
         """Begins to drive this build; what is missing is on its way when this returns.
 
         Raises:
             BuildTakenError: another process drives it.
         """
+        claims = self.claims
+        assert claims is not None  # whoever brings an executor brings its claims
         self._compiling = time.time()
         self.events.phase("compile")
         # The broker answered a while ago, before the model was captured.
@@ -208,44 +212,52 @@ class Building:
         """
         self._plan = plan
         self.build.notes += plan.notes
+        self.check_cancelled()
+        planned = planned_of(plan)
         hits = {key for key, action in self.journal.actions.items() if action.outcome == "hit"}
         with self.phase("lookup"):
-            found = self.patience.outlast(lambda: self.cache.actions.get_many(item.action for item in plan.actions))
+            found = self.patience.outlast(lambda: self.cache.actions.get_many(item.key for item in planned))
         for key, result in found.items():
             made: Outcome = "compiled" if result.build == self.id else "waited"
             made = "hit" if fresh or key in hits else made
             self._results[key], self._outcomes[key] = result, made if result.status == "ok" else "failed"
-        absent = [item for item in plan.actions if item.action not in found]
-        self.missing = [
-            PlannedAction(item.fragment, self._document(plan.fragments[item.fragment], item), item.action)
-            for item in absent
-        ]
-        self.events.planned(len(plan.actions), len(found))
+        self.missing = [item for item in planned if item.key not in found]
+        self.events.planned(len(planned), len(found))
         self.build.peak_rss_bytes["plan"] = _peak_rss()
         before = self.journal.actions
-        fields = [(plan.fragments[item.fragment], item.target, item.action) for item in plan.actions]
-        self.journal.planned(self._noted(*each, before.get(each[2])) for each in fields)
+        self.journal.planned(self._noted(item, before.get(item.key)) for item in planned)
+        if fresh and self.missing:
+            self.patience.outlast(self._describe)
 
-    def _document(self, fragment: Digest, item: PlanAction) -> Action:
-        action = self.cache.actions.document(item.action)
-        if action is None:
-            raise MissingPieceError(
-                f"the action {item.action[:12]} of build {self.id} has no document in this cache any more",
-                hint="submit the model again",
-            )
-        if (action.fragment, action.target.name) != (fragment, item.target):
-            raise InvalidRecordError(
-                f"the plan of build {self.id} has {fragment.short} for {item.target} under the key {item.action[:12]}, "
-                "which is of another action; submit the model again"
-            )
-        return action
+    def _describe(self) -> None:
+        """What workers need of the missing actions, which a collection may have taken since.
+
+        Raises:
+            MissingPieceError: a fragment itself is gone.
+        """
+        gone = self.cache.blobs.missing(item.action.fragment for item in self.missing)
+        if gone:
+            raise MissingPieceError(f"the fragment {min(gone)} is not in this cache", hint="submit the model again")
+        with self.cache.blobs.batch():
+            for item in self.missing:
+                self.cache.actions.describe(item.action)
+
+    def check_cancelled(self) -> None:
+        """Nothing is published or released of a build that somebody cancelled, whoever drives it by now.
+
+        Raises:
+            BuildCancelledError: somebody did.
+        """
+        claims, token = self.claims, cancel_token(self.id)
+        if claims is not None and self.patience.outlast(lambda: claims.alive([token])):
+            raise BuildCancelledError(f"the build {self.id} was cancelled")
 
     def leave(self) -> None:
         """The build goes on without this process."""
         self._left = True
         self.build.status = "running"
         assert self._plan is not None  # nobody could go on without it
-        outcomes = {item.action: self._outcomes.get(item.action, "planned") for item in self._plan.actions}
+        outcomes = {item.key: self._outcomes.get(item.key, "planned") for item in planned_of(self._plan)}
         self.build.count(self._plan, outcomes)
         self.build.status = "running"
         self._keep("running")
@@ -297,17 +309,20 @@ class Building:
 
         Raises:
             VerificationError: what was compiled does not give what eager gives.
+            BuildCancelledError: somebody cancelled the build meanwhile.
         """
         plan = self._plan
         assert plan is not None  # settled before
-        self.build.count(plan, self._outcomes)
+        planned = planned_of(plan)
+        self.build.count(plan, {item.key: self._outcomes[item.key] for item in planned})
         self.build.failures = [
-            failure_words(self.cache, plan.fragments[item.fragment], item, self._results[item.action])
-            for item in plan.actions
-            if self._outcomes[item.action] == "failed"
+            failure_words(self.cache, item, self._results[item.key])
+            for item in planned
+            if self._outcomes[item.key] == "failed"
         ]
         if self.build.status == "failed":
             return
+        self.check_cancelled()
         with self.phase("publish"):
             manifest = assemble_manifest(plan, self._results)
             digest = self.patience.outlast(lambda: self.cache.put_manifest(manifest))
@@ -317,6 +332,7 @@ class Building:
             self.build.notes += [note] if note else []
         self.build.manifest = digest
         if self.build.status == "ok" and replay:
+            self.check_cancelled()
             self.build.name = self.patience.outlast(lambda: release(self.cache, plan, digest))
 
 

@@ -93,7 +93,6 @@ class Driver:
 
         Raises:
             BuildCancelledError: somebody cancelled the build.
-            CacheError: results cannot be stored on this machine.
             CacheError: what runs on this machine cannot use the cache any more.
         """
         try:
@@ -106,11 +105,25 @@ class Driver:
             self.executor.check()
             try:
                 self._recover()
-                self._hear(self.executor.bus.read(max(0.0, min(1.0, self._next_sweep - time.monotonic()))))
+                self._hear(self._listen())
                 self._sweep_when_due()
                 self.executor.check()
             except CacheUnavailableError as error:
                 self._patience.wait(error)
+
+    def _listen(self) -> list[Event]:
+        """What was said until the next sweep. Without events the sweeps find everything, only later."""
+        seconds = max(0.0, min(1.0, self._next_sweep - time.monotonic()))
+        try:
+            return self.executor.bus.read(seconds)
+        except CacheUnavailableError as error:
+            self.claims.alive([self._driving.token])  # raises where it is not the events alone
+            if "deaf" not in self._said:
+                self._said.add("deaf")
+                self.events.note(f"{error}; going by what is found instead")
+            time.sleep(seconds)
+            self._doubtful.update(islice(self._outstanding, _SWEPT))
+            return []
 
     def _recover(self) -> None:
         if not self._patience.is_waiting:
@@ -202,6 +215,10 @@ class Driver:
         self._collect(done)
 
     def _failed(self, event: Event) -> None:
+        if event.build != self.build:
+            # An event is a hint. Another's run may have failed for reasons of its own: this build looks for itself.
+            self._doubtful.add(event.action)
+            return
         result = None
         if event.result is not None:
             with suppress(BlobNotFoundError, InvalidRecordError):

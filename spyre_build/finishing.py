@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from spyre_build.errors import VerificationError
+from spyre_build.plan import planned_of
 from spyre_build.statements import attach_verification
 from spyre_cache.codec import decode
 from spyre_cache.errors import BlobNotFoundError, InvalidRecordError
@@ -18,10 +19,11 @@ from spyre_cache.objects.release import Verification
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from spyre_build.plan import PlannedAction
     from spyre_cache.cache import Cache
     from spyre_cache.digest import Digest
     from spyre_cache.objects.action import ActionResult
-    from spyre_cache.objects.plan import PlanAction, PlanRecord
+    from spyre_cache.objects.plan import PlanRecord
 
 
 def assemble_manifest(plan: PlanRecord, results: Mapping[str, ActionResult]) -> Manifest:
@@ -30,25 +32,25 @@ def assemble_manifest(plan: PlanRecord, results: Mapping[str, ActionResult]) -> 
         programs=plan.programs,
         fragments=plan.fragments,
         artifacts=tuple(
-            _artifact(planned, results[planned.action])
-            for planned in plan.actions
-            if results[planned.action].status == "ok"
+            _artifact(planned, results[planned.key])
+            for planned in planned_of(plan)
+            if results[planned.key].status == "ok"
         ),
         weights=plan.weights,
         weight_mode=plan.weight_mode,
-        targets=plan.targets,
+        targets=tuple(sorted(target.name for target in plan.targets)),
         custom_ops=plan.custom_ops,
         partition=plan.partition,
         torch=plan.torch,
     )
 
 
-def _artifact(planned: PlanAction, result: ActionResult) -> Artifact:
+def _artifact(planned: PlannedAction, result: ActionResult) -> Artifact:
     assert result.requires is not None  # a success states what it needs
     return Artifact(
         fragment=planned.fragment,
-        target=planned.target,
-        action=planned.action,
+        target=planned.action.target.name,
+        action=planned.key,
         outputs=result.outputs,
         requires=result.requires,
     )
@@ -65,7 +67,7 @@ def verify_manifest(cache: Cache, plan: PlanRecord, manifest: Manifest) -> str:
             golden vectors were due, and the plan has none.
     """
     if plan.golden is None:
-        if plan.verified:
+        if plan.weight_mode == "store":
             raise VerificationError(
                 "a build is released when it gives what eager gives, and whoever submitted it went away before that "
                 "was recorded",
@@ -125,11 +127,11 @@ def next_version(cache: Cache, name: str, digest: Digest) -> str:
     return str(max(numbers, default=0) + 1)
 
 
-def failure_words(cache: Cache, fragment: Digest, planned: PlanAction, result: ActionResult) -> dict[str, Any]:
+def failure_words(cache: Cache, planned: PlannedAction, result: ActionResult) -> dict[str, Any]:
     """A failed fragment in the user's words: operators with the lines of the model they come from."""
     failure = result.failure
     assert failure is not None  # a failed result says why
-    origins = _origins(cache, fragment)
+    origins = _origins(cache, planned.action.fragment)
     nodes = []
     for index in failure.nodes:
         if 0 <= index < len(origins):
@@ -138,12 +140,12 @@ def failure_words(cache: Cache, fragment: Digest, planned: PlanAction, result: A
             where = f" ({origin.module})" if origin.module else ""
             nodes.append(f"{origin.op}{place}{where}")
     return {
-        "fragment": str(fragment),
-        "target": planned.target,
+        "fragment": str(planned.action.fragment),
+        "target": planned.action.target.name,
         "kind": failure.kind,
         "error": failure.message,
         "nodes": nodes or list(failure.ops),
-        "action": planned.action,
+        "action": planned.key,
     }
 
 

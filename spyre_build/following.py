@@ -91,9 +91,10 @@ def _pick_up(record: BuildRecord, cache: Cache, broker: str | None, jobs: int | 
             raise BuildTakenError(f"the build {record.id} is driven by another process")
         plan = plan_of_build(cache, record)
         building = Building(cache, record, events)
+        building.claims = claims
         with building.kept(mine=False):
             building.resume(plan)
-            building.drive(claims, executor)
+            building.drive(executor)
             building.wait()
             building.finish()
         return {**building.build.to_json(), "error": None}
@@ -149,9 +150,10 @@ def rebuild(
     record = builds.BuildRecord(id=new_id(), started=time.time(), spec=known.spec, name=plan.name, plan=known.plan)
     building = Building(cache, record, events)
     with building.kept(), cache.lease(record.id), workshop(cache, broker, jobs=jobs) as (claims, executor):
+        building.claims = claims
         building.resume(plan, fresh=True)
         if building.missing:
-            building.drive(claims, executor)
+            building.drive(executor)
         if detach and building.missing:
             building.leave()
         else:

@@ -61,12 +61,12 @@ class Build:
 
         Args:
             plan: what was to be done.
-            outcomes: `hit`, `compiled`, `waited` or `failed`, by action key.
+            outcomes: `hit`, `compiled`, `waited` or `failed`, by the key of every action of the plan.
         """
-        tally = Counter(outcomes[planned.action] for planned in plan.actions)
+        tally = Counter(outcomes.values())
         calls = sum(len(program.steps) for program in plan.programs)
         self.actions = {
-            "total": len(plan.actions),
+            "total": len(outcomes),
             "hit": tally["hit"],
             "compiled": tally["compiled"],
             "waited": tally["waited"],
@@ -81,4 +81,4 @@ class Build:
             }
             for program in plan.programs
         ]
-        self.status = "ok" if not tally["failed"] else "failed" if tally["failed"] == len(plan.actions) else "partial"
+        self.status = "ok" if not tally["failed"] else "failed" if tally["failed"] == len(outcomes) else "partial"

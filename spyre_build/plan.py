@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from spyre_cache.digest import Digest
+    from spyre_cache.objects.plan import PlanRecord
 
 
 @dataclass(frozen=True)
@@ -79,3 +80,8 @@ def make_plan(
             action = Action(fragment=digest, target=target, toolchain=toolchain, salt=salt)
             actions.append(PlannedAction(index, action, action.key()))
     return actions
+
+
+def planned_of(plan: PlanRecord) -> list[PlannedAction]:
+    """The actions of a stored plan."""
+    return make_plan(plan.fragments, plan.targets, plan.toolchain, plan.salt)

@@ -10,7 +10,8 @@ from spyre_build.recording import record
 from spyre_build.tensors import store_weights, used_weights
 from spyre_cache.codec import encode
 from spyre_cache.objects.fragment import DESCRIPTION_TYPE, Description
-from spyre_cache.objects.plan import PlanAction, PlanRecord
+from spyre_cache.objects.plan import PlanRecord
+from spyre_workers.toolchain import toolchain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -40,9 +41,9 @@ def plan_of(
     cache: Cache,
     spec: ModelSpec,
     model: Model,
-    planned: Sequence[PlannedAction],
     targets: Sequence[Target],
     mode: WeightMode,
+    salt: str = "",
 ) -> PlanRecord:
     """Stores fragments and weights, and gives the plan over them.
 
@@ -59,10 +60,11 @@ def plan_of(
         name="",
         programs=tuple(model.programs),
         fragments=tuple(model.pool.digests),
-        actions=tuple(PlanAction(fragment=p.fragment, target=p.action.target.name, action=p.key) for p in planned),
+        targets=tuple(targets),
+        toolchain=toolchain(),
+        salt=salt,
         weights=index,
         weight_mode=mode,
-        targets=tuple(sorted(target.name for target in targets)),
         custom_ops=tuple(sorted({*spec.custom_ops, *model.custom_ops})),
         partition=model.partition,
         torch=torch.__version__.partition("+")[0],

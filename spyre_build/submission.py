@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from spyre_build.outcome import Build
     from spyre_build.spec import ModelSpec
-    from spyre_cache.claims import Claims
     from spyre_cache.objects.target import Target
     from spyre_workers.executor import Executor
 
@@ -158,9 +157,10 @@ class _Submission:
         name = options.release[0] if options.release else spec.name or type(spec.module).__name__.lower()
         self.building.name(name)
         with workshop(self.cache, options.broker, jobs=options.jobs, imports=imports) as (claims, executor):
+            self.building.claims = claims
             if not self._built_before():
                 executor.start(toolchain(), targets)  # headers and server warm up while the model is captured
-            self._build(spec, targets, executor, claims)
+            self._build(spec, targets, executor)
 
     def _built_before(self) -> bool:
         """Whether the last build of these words went well: then most likely nothing is to be compiled now."""
@@ -170,7 +170,7 @@ class _Submission:
                 return known.status == "ok"
         return False
 
-    def _build(self, spec: ModelSpec, targets: Sequence[Target], executor: Executor, claims: Claims) -> None:
+    def _build(self, spec: ModelSpec, targets: Sequence[Target], executor: Executor) -> None:
         building, options = self.building, self.options
         outlast = building.patience.outlast
         building.events.phase("capture")
@@ -182,15 +182,13 @@ class _Submission:
         if building.missing:
             with building.phase("dispatch"):
                 outlast(lambda: store_fragments(self.cache, model, building.missing))
-            building.drive(claims, executor)
+            building.drive(executor)
         # What follows needs the model, and is done while others compile.
         with building.phase("publish"):
-            plan = outlast(lambda: plan_of(self.cache, spec, model, planned, targets, options.weights))
+            plan = outlast(lambda: plan_of(self.cache, spec, model, targets, options.weights, options.salt))
         with building.phase("record"):
             golden = outlast(lambda: golden_of(self.cache, spec, model, options.weights))
-        building.settle_plan(
-            plan, name=building.build.name, release=options.release, golden=golden, verified=golden is not None
-        )
+        building.settle_plan(plan, name=building.build.name, release=options.release, golden=golden)
         if options.detach and building.missing:
             building.leave()
             return

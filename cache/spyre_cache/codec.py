@@ -51,11 +51,12 @@ def check_depth(data: bytes, name: str, limit: int = MAX_DEPTH) -> None:
     """
     if data.count(b"[") + data.count(b"{") <= limit:
         return  # as most are: not even one inside the other would they be too deep
-    # Strings out first (escapes included), so that only structural brackets are counted.
     import re
 
     depth = deepest = 0
-    for bracket in re.findall(rb"[\[\]{}]", re.sub(rb'"(?:[^"\\]|\\.)*"', b"", data)):
+    # Strings out first, so that only structural brackets are counted. Possessive, and an unterminated string is one to
+    # the end: whatever the bytes are, each is looked at once.
+    for bracket in re.findall(rb"[\[\]{}]", re.sub(rb'(?s)"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', b"", data)):
         if bracket in b"[{":
             depth += 1
             deepest = max(deepest, depth)

@@ -16,7 +16,7 @@ from spyre_cache.builds import Builds
 from spyre_cache.codec import decode, encode
 from spyre_cache.objects.action import ActionResult, OutputFile
 from spyre_cache.objects.manifest import Manifest
-from spyre_cache.objects.plan import PlanAction, PlanRecord
+from spyre_cache.objects.plan import PlanRecord
 from spyre_cache.refs import Known, Pins, Refs, Statements
 from spyre_cache.remote_gc import collect_objects
 from spyre_cache.remote_marks import LEASE_SECONDS
@@ -171,8 +171,8 @@ def plan(cache, number) -> tuple[Digest, str]:
     act = action(cache, number)
     cache.actions.describe(act)
     record = PlanRecord(
-        name="m", programs=(), fragments=(act.fragment,), weights=(), weight_mode="none", targets=("cpu/x86-64-v3",),
-        actions=(PlanAction(fragment=0, target="cpu/x86-64-v3", action=act.key()),), partition="", torch="2.13.0",
+        name="m", programs=(), fragments=(act.fragment,), weights=(), weight_mode="none", targets=(act.target,),
+        toolchain=act.toolchain, partition="", torch="2.13.0",
     )  # fmt: skip
     return cache.blobs.put(encode(record)), act.key()
 
@@ -182,7 +182,7 @@ def test_living_lease_keeps_what_its_build_and_plan_mention(cache, monkeypatch):
     output = cache.blobs.put(noise(5000), raw=True)
     cache.actions.put(ActionResult(action=key, status="ok", outputs=(OutputFile(name="model.so", digest=output),)))
     weight = cache.blobs.put(noise(6000), raw=True)
-    cache.builds.put("b1", encode_build(digest))
+    cache.builds.put("b1", encode_build(digest, key))
     cache.documents.create("leases", "b1", f'"{weight}"'.encode())
     cache.later(2 * DAY)
     ages = cache.documents.ages
@@ -199,14 +199,15 @@ def test_living_lease_keeps_what_its_build_and_plan_mention(cache, monkeypatch):
     assert cache.collect(grace=LEASE_SECONDS).blobs == 5
 
 
-def encode_build(plan: Digest) -> bytes:
-    return b'{"schema":"build/1","plan":{"hash":"%s","size":%d}}' % (plan.hash.encode(), plan.size)
+def encode_build(plan: Digest, key: str) -> bytes:
+    words = (key.encode(), plan.hash.encode(), plan.size)
+    return b'{"schema":"build/1","actions":[{"key":"%s"}],"plan":{"hash":"%s","size":%d}}' % words
 
 
 def test_young_build_keeps_its_plan_and_what_that_mentions(cache):
     digest, key = plan(cache, 1)
     cache.later(2 * DAY)
-    cache.builds.put("b1", encode_build(digest))
+    cache.builds.put("b1", encode_build(digest, key))
     ages = cache.documents.ages
     cache.documents.ages = lambda kind, prefix="": {
         k: a - 2 * DAY * (kind == "builds") for k, a in ages(kind, prefix).items()

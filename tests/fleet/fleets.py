@@ -25,6 +25,7 @@ from msgspec.structs import replace
 from spyre_build import builds
 from spyre_build.building import new_id
 from spyre_build.following import plan_of_build
+from spyre_build.plan import planned_of
 from spyre_cache.cache import Cache
 from spyre_cache.codec import encode
 from spyre_cache.errors import CacheUnavailableError
@@ -87,17 +88,13 @@ def plant(seed: Cache, build: str, cache: Cache, salt: str, toolchain: Toolchain
         Its name, for `plan:NAME`.
     """
     plan = plan_of_build(seed, builds.find(seed, build))
-    salted = {}
+    plan = replace(plan, salt=salt, toolchain=toolchain or plan.toolchain)
     with cache.blobs.batch():
         for digest in seed.blobs.iter():
             cache.blobs.put(seed.blobs.get(digest))
-        for item in plan.actions:
-            document = seed.actions.document(item.action)
-            assert document is not None
-            salted[item.action] = replace(document, salt=salt, toolchain=toolchain or document.toolchain)
-            cache.actions.describe(salted[item.action])
-        actions = tuple(replace(item, action=salted[item.action].key()) for item in plan.actions)
-        blob = cache.blobs.put(encode(replace(plan, actions=actions)))
+        for item in planned_of(plan):
+            cache.actions.describe(item.action)
+        blob = cache.blobs.put(encode(plan))
     record = builds.BuildRecord(id=new_id(), started=time.time(), name=plan.name, plan=blob, status="cancelled")
     builds.keep(cache, record)
     return record.id

@@ -18,7 +18,7 @@ from spyre_cache.objects.fragment import (
     Ref,
     TensorSpec,
 )
-from spyre_cache.objects.plan import PlanAction, PlanRecord
+from spyre_cache.objects.plan import PlanRecord
 from spyre_cache.objects.program import ListTree, Program, Step, WeightEntry
 from spyre_cache.objects.target import TARGETS, Toolchain
 
@@ -84,9 +84,9 @@ def plan_of(cache, fragments, actions, notes=()):
     record = PlanRecord(
         name="model", programs=(program("prefill", [0, 1, 1, 1, 2]), program("decode", [3, 1, 1, 4])),
         fragments=tuple(f.digest() for f in fragments),
-        actions=tuple(PlanAction(fragment=i, target=a.target.name, action=a.key()) for i, a in enumerate(actions)),
+        toolchain=actions[0].toolchain,
         weights=(WeightEntry(name="w", kind="parameter", dtype="float32", shape=(64, 64), stride=(64, 1)),),
-        weight_mode="store", targets=("cpu/x86-64-v3",), partition="blocks", torch="2.13.0", notes=notes,
+        weight_mode="store", targets=(actions[0].target,), partition="blocks", torch="2.13.0", notes=notes,
     )  # fmt: skip
     return cache.blobs.put(encode(record))
 
