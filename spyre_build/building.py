@@ -24,7 +24,7 @@ from spyre_build.plan import PlannedAction, planned_of
 from spyre_build.taking import Driving
 from spyre_cache.claims import cancel_token
 from spyre_cache.codec import encode
-from spyre_cache.errors import CacheUnavailableError
+from spyre_cache.errors import CacheError, CacheUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -257,6 +257,8 @@ class Building:
         self._left = True
         self.build.status = "running"
         assert self._plan is not None  # nobody could go on without it
+        if self._driver is not None:
+            self._driver.look_at_the_queue()
         outcomes = {item.key: self._outcomes.get(item.key, "planned") for item in planned_of(self._plan)}
         self.build.count(self._plan, outcomes)
         self.build.status = "running"
@@ -344,4 +346,4 @@ def _peak_rss() -> int:
 
 def _one_line(error: BaseException) -> str:
     text = str(error).strip().partition("\n")[0]
-    return text if isinstance(error, BuildError) else f"{type(error).__name__}: {text}"
+    return text if isinstance(error, (BuildError, CacheError)) else f"{type(error).__name__}: {text}"

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import getpass
+import os
 import re
+import socket
 from typing import TYPE_CHECKING, Any, Literal
 
 from spyre_build.errors import BuildNotFoundError, UsageError
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     from spyre_cache.claims import Claims
 
 MAX_BUILD_BYTES = 16 << 20
+_RECENT = 50
 _KEY = re.compile(r"[0-9a-f]{64}")
 
 Status = Literal["running", "ok", "partial", "failed", "cancelled"]
@@ -72,6 +76,7 @@ class BuildRecord(Record, frozen=True, kw_only=True):
         actions: every distinct (fragment, target), in order of the plan.
         summary: what `submit --json` printed.
         error: why it failed as a whole, one line.
+        origin: who submitted it, `user@host`; `last` is the newest of one's own.
         plan: blob of the PlanRecord, once there is one: with it anybody may bring the build to its end.
         spans: phases in order.
     """
@@ -86,6 +91,7 @@ class BuildRecord(Record, frozen=True, kw_only=True):
     actions: tuple[BuildAction, ...] = ()
     summary: dict[str, Any] = {}  # noqa: RUF012  msgspec copies an empty default
     error: str = ""
+    origin: str = ""
     plan: Digest | None = None
     spans: tuple[Span, ...] = ()
 
@@ -112,7 +118,10 @@ def find(cache: Cache, name: str) -> BuildRecord:
         InvalidRecordError: the stored document is damaged.
     """
     known = list(cache.builds.list())
-    found = known[:1] if name == "last" else [k for k in known if k == name] or [k for k in known if k.startswith(name)]
+    if name == "last":
+        found = _own_newest(cache, known)
+    else:
+        found = [k for k in known if k == name] or [k for k in known if k.startswith(name)]
     if not found or not name:
         raise BuildNotFoundError(f"no build is called {name[:80]!r} in this cache")
     if len(found) > 1:
@@ -122,6 +131,25 @@ def find(cache: Cache, name: str) -> BuildRecord:
         return decode(data, BuildRecord, limit=MAX_BUILD_BYTES)
     except InvalidRecordError as error:
         raise InvalidRecordError(f"build {found[0]} is kept but unreadable: {error}") from None
+
+
+def me() -> str:
+    """This user on this machine, `user@host`, for people and for `last`."""
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):  # no such user: a container's number
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"[:200]
+
+
+def _own_newest(cache: Cache, known: list[str]) -> list[str]:
+    """The newest of one's own; in a directory of this machine, the newest of all if none is."""
+    own = me()
+    for build in known[:_RECENT]:
+        with contextlib.suppress(InvalidRecordError):
+            if decode(cache.builds.get(build) or b"", BuildRecord, limit=MAX_BUILD_BYTES).origin == own:
+                return [build]
+    return [] if cache.is_shared else known[:1]
 
 
 def state(cache: Cache, record: BuildRecord, claims: Claims | None = None) -> str:
@@ -154,6 +182,7 @@ def as_json(cache: Cache, record: BuildRecord, claims: Claims | None = None) -> 
         "build": record.id,
         "started": record.started,
         "spec": record.spec,
+        "origin": record.origin or None,
         "name": record.name,
         "status": state(cache, record, claims),
         "manifest": record.manifest or None,

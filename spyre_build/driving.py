@@ -268,7 +268,7 @@ class Driver:
             self.cache.renew_shared_lease(self.build)
         if now >= self._next_slow:
             self._next_slow = now + _SLOW_SECONDS
-            self._look_at_the_queue()
+            self.look_at_the_queue()
         self.journal.keep_when_due()
 
     def _sweep(self) -> None:
@@ -313,7 +313,7 @@ class Driver:
         if tasks:
             self.executor.dispatch(tasks)
 
-    def _look_at_the_queue(self) -> None:
+    def look_at_the_queue(self) -> None:
         """Says when nobody takes this build's work; sends again what the queue has lost."""
         if self._running or not self.executor.durable:
             return

@@ -147,7 +147,9 @@ def rebuild(
     events = events or NullEvents()
     known = builds.find(cache, name)
     plan = plan_of_build(cache, known)
-    record = builds.BuildRecord(id=new_id(), started=time.time(), spec=known.spec, name=plan.name, plan=known.plan)
+    record = builds.BuildRecord(
+        id=new_id(), started=time.time(), spec=known.spec, origin=builds.me(), name=plan.name, plan=known.plan
+    )
     building = Building(cache, record, events)
     with building.kept(), cache.lease(record.id), workshop(cache, broker, jobs=jobs) as (claims, executor):
         building.claims = claims

@@ -139,7 +139,7 @@ class _Submission:
     def __init__(self, spec: Any, options: _Options, cache: Cache, events: Events, started: float) -> None:
         self.words, self.options, self.cache, self.events = spec, options, cache, events
         said = spec if isinstance(spec, str) else type(spec).__name__
-        record = builds.BuildRecord(id=new_id(), started=started, spec=said)
+        record = builds.BuildRecord(id=new_id(), started=started, spec=said, origin=builds.me())
         self.building = Building(cache, record, events)
 
     def run(self) -> Build:
@@ -151,7 +151,7 @@ class _Submission:
     def _run(self) -> None:
         options = self.options
         with self.building.phase("import", since=self.building.record.started):
-            targets = choose_targets(options.targets)
+            targets = choose_targets(options.targets, here=options.broker is None)
             spec = load_spec(self.words, weights=options.weights, seq=options.seq, batch=options.batch)
             imports = declare(spec.custom_ops).imports
         name = options.release[0] if options.release else spec.name or type(spec.module).__name__.lower()
