@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 from spyre_cache.actions import ActionCache
 from spyre_cache.builds import Builds
 from spyre_cache.codec import Record, decode
-from spyre_cache.errors import CacheUnavailableError
+from spyre_cache.errors import CacheError
 from spyre_cache.leases import Lease
 from spyre_cache.objects.manifest import Manifest
 from spyre_cache.refs import Pins, Refs, Statements
@@ -240,6 +240,7 @@ class Cache:
         Raises:
             CacheUnavailableError: the directory, or a durable tier that something is still to be written to, cannot
                 be written.
+            BlobNotFoundError: something still to be written was damaged meanwhile.
         """
         try:
             if self._sharing is not None:
@@ -255,5 +256,5 @@ class Cache:
             self.close()
             return
         # What went wrong first is what the caller shall hear of.
-        with suppress(CacheUnavailableError):
+        with suppress(CacheError):
             self.close()

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from spyre_cache import BlobNotFoundError, Cache, CacheUnavailableError, Digest
+from spyre_cache import BlobNotFoundError, Cache, CacheError, CacheUnavailableError, Digest
 from spyre_cache.objects.action import ActionResult, OutputFile
 from spyre_cache.stores.breaker import Breaker
 from spyre_cache.stores.redis_client import connect
@@ -77,7 +77,7 @@ class TieredMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         for cache in self.hosts:
-            with suppress(CacheUnavailableError):
+            with suppress(CacheError):
                 cache.close()
         self.client.close()
         shutil.rmtree(self.base)
@@ -119,12 +119,7 @@ class TieredMachine(RuleBasedStateMachine):
 
     @rule(host=HOSTS)
     def restart(self, host):
-        try:
-            self.hosts[host].close()
-            self.safe |= self.unsent[host] - self.rotten
-        except CacheUnavailableError:
-            assert not self.up["object"]
-            assert self.unsent[host]
+        self._sending(host, self.hosts[host].close)
         self.unsent[host] = set()
         self.hosts[host] = self.opened(host)
 
@@ -150,29 +145,34 @@ class TieredMachine(RuleBasedStateMachine):
         alone = len(digests | self.unsent[host]) == 1 and max(d.size for d in digests) <= 2 << 20
         store = self.hosts[host].blobs
         self.here[host] |= digests
-        try:
+        self.unsent[host] |= digests
+
+        def put():
             with store.batch():
                 for blob in blobs:
                     assert store.put(CONTENTS[blob], raw=raw) == DIGESTS[blob]
-        except CacheUnavailableError:
-            assert not self.up["object"]
-            self.unsent[host] |= digests
-            return
-        assert self.up["object"]
-        if alone:
+
+        if alone and self.up["object"]:
             self.rotten -= digests  # a single small one heals what lies there; presence is not soundness for more
-        self.safe |= (digests | self.unsent[host]) - self.rotten
-        self.unsent[host] = set()
+        self._sending(host, put)
 
     @rule(host=HOSTS)
     def flush(self, host):
+        self._sending(host, self.hosts[host].blobs.flush)
+
+    def _sending(self, host, send):
+        """What was put while the durable tier was away gets there; what rotted meanwhile is named."""
         try:
-            self.hosts[host].blobs.flush()
+            send()
         except CacheUnavailableError:
             assert not self.up["object"]
             assert self.unsent[host]
             return
-        self.safe |= self.unsent[host] - self.rotten
+        except BlobNotFoundError:
+            assert self.unsent[host] - self.here[host]
+            assert self.up["object"]
+            self.unsent[host] &= self.here[host]
+        self.safe |= (self.unsent[host] & self.here[host]) - self.rotten
         self.unsent[host] = set()
 
     @rule(host=HOSTS, blob=BLOBS, reader=READERS)
@@ -210,10 +210,16 @@ class TieredMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.up["object"])
     @rule(host=HOSTS)
     def share(self, host):
-        gone = self.hosts[host].blobs.share(DIGESTS)
-        assert not gone & self.safe
-        self.safe |= set(DIGESTS) - gone - self.rotten
-        self.unsent[host] = set()
+        gone = set(DIGESTS)
+
+        def share():
+            gone.intersection_update(self.hosts[host].blobs.share(DIGESTS))
+
+        waiting = self.unsent[host] != set()
+        self._sending(host, share)
+        if not waiting:
+            assert not gone & self.safe
+            self.safe |= set(DIGESTS) - gone - self.rotten
 
     @precondition(lambda self: self.up["object"])
     @rule(host=HOSTS, blob=BLOBS)

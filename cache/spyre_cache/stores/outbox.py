@@ -46,6 +46,7 @@ class Outbox:
         self._depth = 0
         self._waiting: dict[Digest, None] = {}
         self._said: dict[tuple[Kind, str], None] = {}
+        self._lost: list[Digest] = []
         self._is_behind = False
 
     def __len__(self) -> int:
@@ -101,8 +102,20 @@ class Outbox:
 
         Raises:
             CacheUnavailableError: a durable tier cannot be written; what it lacks stays to be sent.
-            BlobNotFoundError: a blob is neither on the local disk any more nor in the tier.
+            BlobNotFoundError: blobs were damaged on the local disk before they reached a tier; said once, after
+                everything else was sent.
         """
+        with self._draining:
+            self._send_all()
+            if not self._lost:
+                return
+            lost, self._lost = self._lost, []
+            raise BlobNotFoundError(
+                f"{len(lost)} blobs, {lost[0]} among them, were damaged on the local disk before they reached the "
+                "other tiers; build or put them again"
+            )
+
+    def _send_all(self) -> None:
         with self._draining:
             while True:
                 with self._lock:
@@ -125,7 +138,7 @@ class Outbox:
             failed = False
             while True:
                 try:
-                    self.drain()
+                    self._send_all()
                 except Exception:  # noqa: BLE001  whoever needs to know drains too, and is told
                     failed = True  # what it left is sent with the next addition
                 with self._lock:
@@ -137,30 +150,33 @@ class Outbox:
 
     def _send_blobs(self, digests: list[Digest]) -> None:
         self._blobs.flush()
-        try:
-            for tier in self._durable:
-                self._send_to(tier, digests)
-        except BlobNotFoundError:
-            # Said once: nobody could ever send it.
-            gone = self._blobs.missing(digests)
-            with self._lock:
-                for digest in gone:
-                    self._waiting.pop(digest, None)
-            raise
+        lost: set[Digest] = set()
+        for tier in self._durable:
+            lost |= self._send_to(tier, digests)
         with self._lock:
             for digest in digests:
                 self._waiting.pop(digest, None)
+        self._lost += lost
         for tier in self._hot:
             self._warm(tier, digests)
 
-    def _send_to(self, tier: Tier, digests: list[Digest]) -> None:
-        """Raises when the tier does not have all of them afterwards."""
+    def _send_to(self, tier: Tier, digests: list[Digest]) -> set[Digest]:
+        """Sends what a tier does not have; gives what it has not got because the local disk has not either."""
         wanted = digests
         if len(digests) > _FEW or any(digest.size > WHOLE_BYTES for digest in digests):
             absent = tier.call(lambda stores: stores.blobs.missing(digests))
             wanted = [digest for digest in digests if digest in absent]
-        each(lambda digest: self.send(tier, digest), wanted)
-        tier.count("puts", len(wanted))
+        lost: set[Digest] = set()
+
+        def send(digest: Digest) -> None:
+            try:
+                self.send(tier, digest)
+                tier.count("puts")
+            except BlobNotFoundError:
+                lost.add(digest)
+
+        each(send, wanted)
+        return tier.call(lambda stores: stores.blobs.missing(lost)) if lost else lost
 
     def send(self, tier: Tier, digest: Digest) -> None:
         """Writes one blob to one tier.
