@@ -18,6 +18,7 @@ from services import s3_environment
 
 from spyre_build import builds
 from spyre_build.following import plan_of_build
+from spyre_build.plan import planned_of
 from spyre_cache.cache import Cache
 from spyre_cache.codec import encode
 from spyre_cache.digest import Digest
@@ -56,8 +57,8 @@ class World:
         """Hashes of what a build cannot go without: its plan, and the documents of its actions."""
         with self.fleet.open("desk-0") as cache:
             known = builds.find(cache, spec.removeprefix("plan:"))
-            documents = [cache.actions.document(item.action) for item in plan_of_build(cache, known).actions]
-            return {known.plan.hash, *(Digest.of(encode(document)).hash for document in documents)}
+            actions = [item.action for item in planned_of(plan_of_build(cache, known))]
+            return {known.plan.hash, *(Digest.of(encode(action)).hash for action in actions)}
 
     @staticmethod
     def _patiently(act):
