@@ -8,7 +8,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, TextIO
 
-from spyre_build.cli.output import count
+from spyre_build.cli.output import count, visible
 from spyre_build.events import NullEvents
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class PlainEvents:
     def _line(self, text: str) -> None:
         # A closed pipe must not end a build.
         with contextlib.suppress(OSError, ValueError):
-            self._out.write(f"[{time.monotonic() - self._start:7.1f}s] {text}\n")
+            self._out.write(f"[{time.monotonic() - self._start:7.1f}s] {visible(text)}\n")
             self._out.flush()
 
     def phase(self, name: str) -> None:
@@ -87,7 +87,7 @@ def _live(out: TextIO) -> Iterator[Events]:
 
     columns = (
         SpinnerColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
@@ -109,7 +109,7 @@ class LiveEvents:
         """Names the phase; only of compiling is it known how much there is."""
         self._running.clear()
         total, done = self._plan if name == "compile" and self._plan is not None else (None, 0)
-        self._progress.update(self._task, description=name, total=total, completed=done)
+        self._progress.update(self._task, description=visible(name), total=total, completed=done)
 
     def planned(self, total: int, hits: int) -> None:
         """Gives the bar its length, now and in the compile phase."""
@@ -135,9 +135,9 @@ class LiveEvents:
         self._print(f"note: {text}")
 
     def _print(self, text: str) -> None:
-        self._progress.console.print(text, markup=False, highlight=False)
+        self._progress.console.print(visible(text), markup=False, highlight=False)
 
     def _show(self) -> None:
         running = sorted(self._running, key=self._running.__getitem__)
         names = " ".join(fragment[len("blake3:") : SHORT] for fragment, _ in running[:4])
-        self._progress.update(self._task, description=f"compile {names}")
+        self._progress.update(self._task, description=visible(f"compile {names}"))

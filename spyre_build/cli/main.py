@@ -29,7 +29,7 @@ from spyre_build.cli import (
     worker,
 )
 from spyre_build.cli.failure import INTERRUPTED, Failure, describe
-from spyre_build.cli.output import Result, reserved_stdout, write_json, write_lines
+from spyre_build.cli.output import Result, reserved_stdout, visible, write_json, write_lines
 
 
 class Shell(TyperGroup):
@@ -110,9 +110,9 @@ def _written(out: TextIO, write: Callable[[], None], code: int) -> int:
 
 def _say(failure: Failure) -> None:
     with contextlib.suppress(OSError, ValueError):
-        sys.stderr.write(f"error: {failure.error}\n")
+        sys.stderr.write(f"error: {visible(failure.error)}\n")
         if failure.hint:
-            sys.stderr.write(f"hint: {failure.hint}\n")
+            sys.stderr.write(f"hint: {visible(failure.hint)}\n")
 
 
 app = typer.Typer(

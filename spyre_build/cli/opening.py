@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from spyre_build import config
+from spyre_build.cli.output import visible
 
 if TYPE_CHECKING:
     from spyre_cache.cache import Cache
@@ -47,7 +48,7 @@ def open_cache(cache: str | None, *, writing: bool = False, wait_for_tiers: bool
 
 
 def _say(text: str) -> None:
-    print(f"note: {text}", file=sys.stderr)
+    print(f"note: {visible(text)}", file=sys.stderr)
 
 
 def claims_of(cache: Cache, broker: str | None) -> Claims | None:

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 KIB = 1024
+# What a terminal obeys instead of showing: control characters, line and paragraph ends, what turns the direction of
+# text or has no width, halves of surrogate pairs. Names and errors come out of caches that others write to.
+_OBEYED = re.compile(
+    "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    "\ud800-\udfff\U000e0000-\U000e007f]"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,23 +75,36 @@ def reserved_stdout() -> Iterator[TextIO]:
 
 def write_json(out: TextIO, data: Mapping[str, Any]) -> None:
     """One object, one line. NaN is not JSON, so what holds one is a mistake of ours and raises."""
-    out.write(json.dumps(data, allow_nan=False, ensure_ascii=False) + "\n")
+    text = json.dumps(data, allow_nan=False, ensure_ascii=False)
+    # JSON itself lets some characters stand that a terminal obeys; they are only ever within strings.
+    out.write(_OBEYED.sub(lambda found: json.dumps(found[0])[1:-1], text) + "\n")
     out.flush()
 
 
 def write_lines(out: TextIO | None, lines: Sequence[str]) -> None:
-    """Lines for people; what their terminal cannot show is shown as a question mark."""
+    """Lines for people, with their tabs; what their terminal cannot show is shown as a question mark."""
     if out is None:
         return
     if isinstance(out, io.TextIOWrapper):
         out.reconfigure(errors="replace")
-    out.writelines(f"{line}\n" for line in lines)
+    out.writelines(visible(line, keep="\t") + "\n" for line in lines)
     out.flush()
+
+
+def visible(text: str, keep: str = "") -> str:
+    """The text with every character that a terminal would obey written as an escape: all that people read goes
+    through here on its way out, and so stays on its line.
+
+    Args:
+        text: any.
+        keep: characters to let through.
+    """
+    return _OBEYED.sub(lambda c: c[0] if c[0] in keep else c[0].encode("unicode_escape").decode("ascii"), text)
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
     """Aligned columns without lines or colours, so that `grep` and `awk` work on them; numbers to the right."""
-    body = [[str(cell) for cell in row] for row in rows]
+    body = [[visible(str(cell)) for cell in row] for row in rows]
     widths = [max(len(row[i]) for row in [list(header), *body]) for i in range(len(header))]
     right = [bool(body) and all(_is_number(row[i]) for row in body) for i in range(len(header))]
 

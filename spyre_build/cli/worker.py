@@ -1,7 +1,7 @@
 """`worker`: compile for a fleet."""
 
 import logging
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -11,7 +11,17 @@ from spyre_build.cli.options import (
     ImportOption,
     JsonOption,
 )
-from spyre_build.cli.output import Result
+from spyre_build.cli.output import Result, visible
+
+
+class _OneLine(logging.Formatter):
+    """A line a message, whatever is in it; a traceback comes below, line by line."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  the library's name
+        return visible(super().formatMessage(record), keep="\t")
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802  the library's name
+        return "\n".join(visible(line, keep="\t") for line in super().formatException(ei).split("\n"))
 
 
 def worker(
@@ -48,7 +58,9 @@ def worker(
     from spyre_build.working import work
 
     settings = settings_of(cache, broker=broker)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(_OneLine("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
     for noisy in ("celery", "kombu"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     ending = work(
