@@ -7,6 +7,7 @@ import getpass
 import os
 import re
 import socket
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
 from spyre_build.errors import BuildNotFoundError, UsageError
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 MAX_BUILD_BYTES = 16 << 20
 _RECENT = 50
+MAX_TEXT = 1 << 17
+"""Characters of any text in a record: what one word of a command line can hold."""
+_AFTER_ALL = float(1 << 40)  # seconds since the epoch that no clock shows
 _KEY = re.compile(r"[0-9a-f]{64}")
 
 Status = Literal["running", "ok", "partial", "failed", "cancelled"]
@@ -101,13 +105,52 @@ def keep(cache: Cache, record: BuildRecord) -> None:
     cache.builds.put(record.id, encode(record))
 
 
-def recent(cache: Cache) -> Iterator[BuildRecord]:
-    """Builds that this cache knows, newest first; what cannot be read is left out."""
+def read(cache: Cache, name: str) -> BuildRecord | None:
+    """The build kept under exactly this name, or None. Others may have written it, so all of it is doubted.
+
+    Raises:
+        InvalidRecordError: it is no build's record, or says what cannot be: another's name, times of no clock, texts
+            without end.
+    """
+    data = cache.builds.get(name)
+    if data is None:
+        return None
+    record = decode(data, BuildRecord, limit=MAX_BUILD_BYTES)
+    if record.id != name:
+        raise InvalidRecordError(f"the record of build {name[:80]!r} is of another, {record.id[:80]!r}")
+    times = [record.started, *(time for span in record.spans for time in (span.began, span.ended))]
+    times += [time for action in record.actions for time in (action.queued, action.began, action.ended)]
+    for time in times:
+        if not 0 <= time < _AFTER_ALL:
+            raise InvalidRecordError(f"a time is seconds since the epoch, below {_AFTER_ALL:.0f}, not {time!r}")
+    longest = max(map(len, _texts(record)))
+    if longest > MAX_TEXT:
+        raise InvalidRecordError(f"a text of a build has at most {MAX_TEXT} characters, but {longest} came")
+    return record
+
+
+def _texts(record: BuildRecord) -> Iterator[str]:
+    yield from (record.spec, record.name, record.manifest, record.error, record.origin)
+    yield from chain.from_iterable((a.target, a.key, a.error, a.worker) for a in record.actions)
+    yield from (span.name for span in record.spans)
+
+
+def recent(cache: Cache, unreadable: list[str] | None = None) -> Iterator[BuildRecord]:
+    """Builds that this cache knows, newest first; what cannot be read is left out.
+
+    Args:
+        cache: where they are.
+        unreadable: takes the names of those left out.
+    """
     for name in cache.builds.list():
-        data = cache.builds.get(name)
-        with contextlib.suppress(InvalidRecordError):
-            if data is not None:
-                yield decode(data, BuildRecord, limit=MAX_BUILD_BYTES)
+        try:
+            record = read(cache, name)
+        except InvalidRecordError:
+            if unreadable is not None:
+                unreadable.append(name)
+        else:
+            if record is not None:
+                yield record
 
 
 def find(cache: Cache, name: str) -> BuildRecord:
@@ -126,11 +169,13 @@ def find(cache: Cache, name: str) -> BuildRecord:
         raise BuildNotFoundError(f"no build is called {name[:80]!r} in this cache")
     if len(found) > 1:
         raise BuildNotFoundError(f"{len(found)} builds begin with {name[:80]!r}: {', '.join(found[:5])}")
-    data = cache.builds.get(found[0]) or b""
     try:
-        return decode(data, BuildRecord, limit=MAX_BUILD_BYTES)
+        record = read(cache, found[0])
     except InvalidRecordError as error:
         raise InvalidRecordError(f"build {found[0]} is kept but unreadable: {error}") from None
+    if record is None:
+        raise BuildNotFoundError(f"build {found[0]} is not kept any more")
+    return record
 
 
 def me() -> str:
@@ -147,7 +192,8 @@ def _own_newest(cache: Cache, known: list[str]) -> list[str]:
     own = me()
     for build in known[:_RECENT]:
         with contextlib.suppress(InvalidRecordError):
-            if decode(cache.builds.get(build) or b"", BuildRecord, limit=MAX_BUILD_BYTES).origin == own:
+            record = read(cache, build)
+            if record is not None and record.origin == own:
                 return [build]
     return [] if cache.is_shared else known[:1]
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from spyre_build import builds
 from spyre_build.taking import is_driven
-from spyre_cache.codec import decode
 from spyre_cache.errors import CacheError
 
 if TYPE_CHECKING:
@@ -80,9 +79,8 @@ class Steward:
             self._ended.add(build)
 
     def _record(self, build: str) -> BuildRecord | None:
-        data = self._cache.builds.get(build)
         try:
-            return None if data is None else decode(data, builds.BuildRecord, limit=builds.MAX_BUILD_BYTES)
+            return builds.read(self._cache, build)
         except CacheError:
             return None
 

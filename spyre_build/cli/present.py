@@ -47,13 +47,17 @@ def build_lines(data: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def builds_lines(builds: Sequence[Mapping[str, Any]]) -> list[str]:
+def builds_lines(builds: Sequence[Mapping[str, Any]], unreadable: Sequence[str] = ()) -> list[str]:
     """The list of `status`."""
+    left_out = f"note: {count(len(unreadable), 'build')} cannot be read: {', '.join(unreadable[:5])}"
+    notes = [left_out + (", …" if len(unreadable) > 5 else "")] if unreadable else []
     rows = [
         (b["build"], _when(b["started"]), b["status"], b["name"], _short(b["manifest"] or "-"), len(b["actions"]))
         for b in builds
     ]
-    return table(("BUILD", "STARTED", "STATUS", "NAME", "MANIFEST", "ACTIONS"), rows) if rows else ["no builds yet"]
+    if not rows:
+        return notes or ["no builds yet"]
+    return table(("BUILD", "STARTED", "STATUS", "NAME", "MANIFEST", "ACTIONS"), rows) + notes
 
 
 def build_record_lines(build: Mapping[str, Any]) -> list[str]:

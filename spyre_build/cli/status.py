@@ -27,8 +27,9 @@ def status(
         record = builds.find(opened, build)
         one = builds.as_json(opened, record, claims)
         return Result(data=one, lines=build_record_lines(one))
-    found = [builds.as_json(opened, record, claims) for record in builds.recent(opened)]
-    return Result(data={"builds": found}, lines=builds_lines(found))
+    unreadable: list[str] = []
+    found = [builds.as_json(opened, record, claims) for record in builds.recent(opened, unreadable)]
+    return Result(data={"builds": found, "unreadable": unreadable}, lines=builds_lines(found, unreadable))
 
 
 command = status

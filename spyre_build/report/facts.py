@@ -25,6 +25,18 @@ R = TypeVar("R", bound=msgspec.Struct)
 
 MAX_NOTES = 200
 MAX_ENTRIES = 500
+MAX_SECONDS = 1e10
+MAX_BYTES = 1 << 60
+
+
+def sane_seconds(value: float) -> float:
+    """A length of time as somebody claims it, within what a build can take (an age); 0 for what is no number."""
+    return min(value, MAX_SECONDS) if value > 0 else 0.0
+
+
+def sane_bytes(value: int) -> int:
+    """A number of bytes as somebody claims it, within what machines have."""
+    return min(max(0, value), MAX_BYTES)
 
 
 class Entry(Record, frozen=True, kw_only=True):
@@ -112,8 +124,10 @@ def facts_of(cache: Cache, record: BuildRecord) -> Facts:
         users=_users(programs, fragments),
         entries=tuple(summary.entries[:MAX_ENTRIES]) or _entries(programs[:MAX_ENTRIES]),
         sizes=_sizes(record, plan),
-        seconds=tuple((name, max(0.0, value)) for name, value in _in_order(summary.seconds)),
-        peak_rss_bytes=tuple((name, value) for name, value in sorted(summary.peak_rss_bytes.items()) if value > 0),
+        seconds=tuple((name, sane_seconds(value)) for name, value in _in_order(summary.seconds)),
+        peak_rss_bytes=tuple(
+            (name, sane_bytes(value)) for name, value in sorted(summary.peak_rss_bytes.items()) if value > 0
+        ),
         failed={failure.action: failure for failure in summary.failures},
         notes=tuple(dict.fromkeys([*notes, *summary.notes, *(getattr(plan, "notes", ()) or ())]))[:MAX_NOTES],
     )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from spyre_build import builds
-from spyre_build.report.facts import Entry, Facts, Sizes, facts_of
+from spyre_build.report.facts import Entry, Facts, Sizes, facts_of, sane_bytes, sane_seconds
 from spyre_build.report.sources import Failure, describe, failures_of
 from spyre_build.report.timing import (
     Phase,
@@ -239,7 +239,7 @@ def _run(action: BuildAction, result: ActionResult | None, facts: Facts, started
         error=action.error,
         log=action.log,
         worker=action.worker,
-        times=times_of(action, started, 0.0 if result is None else result.statistics.seconds),
+        times=times_of(action, started, 0.0 if result is None else sane_seconds(result.statistics.seconds)),
     )
     if result is None:
         return run
@@ -247,11 +247,11 @@ def _run(action: BuildAction, result: ActionResult | None, facts: Facts, started
     return replace(
         run,
         artifact_bytes=sum(output.digest.size for output in result.outputs) if result.status == "ok" else None,
-        seconds=max(0.0, measured.seconds),
-        codegen_seconds=max(0.0, measured.codegen_seconds),
-        cxx_seconds=max(0.0, measured.cxx_seconds),
-        link_seconds=max(0.0, measured.link_seconds),
-        peak_rss_bytes=max(0, measured.peak_rss_bytes),
+        seconds=sane_seconds(measured.seconds),
+        codegen_seconds=sane_seconds(measured.codegen_seconds),
+        cxx_seconds=sane_seconds(measured.cxx_seconds),
+        link_seconds=sane_seconds(measured.link_seconds),
+        peak_rss_bytes=sane_bytes(measured.peak_rss_bytes),
         log=action.log or result.log,
         maker=result.builder,
     )

@@ -9,12 +9,14 @@ from spyre_build.cli.output import count, number, size
 __all__ = ["clean", "clean_block", "count", "moment", "number", "percent", "seconds", "size"]
 
 MAX_TEXT = 300
+_AGE = 1e10
 
 
 def seconds(value: float) -> str:
-    """`0 s`, `4 ms`, `0.35 s`, `12.3 s`, `2 min 05 s`, `1 h 02 min`."""
-    if value < 0.0005:
+    """`0 s`, `4 ms`, `0.35 s`, `12.3 s`, `2 min 05 s`, `1 h 02 min`; an age at most."""
+    if not value >= 0.0005:
         return "0 s"
+    value = min(value, _AGE)
     if value < 0.1:
         return f"{value * 1000:.0f} ms"
     if value < 9.995:
