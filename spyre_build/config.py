@@ -206,13 +206,14 @@ def _cache(value: object, base: Path, where: str) -> str:
     """A cache's URL whose directory, if it names one, is absolute."""
     if isinstance(value, Path) or not isinstance(value, str):
         return str(_place(value, base, where))
+    from spyre_cache.stores.urls import is_meant_as_url, parse_tiers
+
     parts = [part.strip() for part in value.split(",")]
-    if not _is_url(parts[0]):
+    if not is_meant_as_url(parts[0]):
         parts[0] = str(_place(parts[0], base, where))
     url = ",".join(parts)
-    if len(parts) > 1 or _is_url(parts[0]):
+    if len(parts) > 1 or is_meant_as_url(parts[0]):
         from spyre_cache.errors import CacheUnavailableError
-        from spyre_cache.stores.urls import parse_tiers
 
         try:
             parse_tiers(url)
@@ -228,12 +229,16 @@ def _is_url(text: str) -> bool:
 
 
 def _broker(value: object, _base: Path, where: str) -> str:
+    from spyre_cache.errors import CacheUnavailableError
+    from spyre_cache.stores.redis_client import redis_address
+
     text = _VALKEY.sub(r"redis\1://", str(value).strip())
-    if not re.fullmatch(r"rediss?://[^\s/]+(/[0-9]*)?(\?\S*)?", text):
-        shown = re.sub(r"//[^/@]*@", "//…@", text)[:200]
+    try:
+        redis_address(text)
+    except CacheUnavailableError as error:
         raise SettingsError(
-            f"{where} is the URL of a Redis, not {shown!r}", hint="redis://[user:password@]host[:port][/database]"
-        )
+            f"{where} is the URL of a Redis: {error}", hint="redis://[user:password@]host[:port][/database]"
+        ) from None
     return text
 
 

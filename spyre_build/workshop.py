@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from spyre_build.errors import InfrastructureError, UsageError
 from spyre_cache.errors import CacheUnavailableError
+from spyre_cache.stores.redis_client import redis_address
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,7 +79,7 @@ def check_shared(cache: Cache, broker: str) -> None:
     Raises:
         UsageError: it is a directory of this machine, and the broker serves others.
     """
-    if cache.is_shared or (urlsplit(broker).hostname or "localhost") in _HERE:
+    if cache.is_shared or (urlsplit(redis_address(broker).url).hostname or "localhost") in _HERE:
         return
     raise UsageError(
         f"workers behind a broker and this build meet in a shared cache, and {cache.path} is a directory of this "

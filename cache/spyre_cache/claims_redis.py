@@ -18,7 +18,7 @@ from spyre_cache.claims import CLAIM_SECONDS, MAX_CLAIM_BYTES, TOKEN_SECONDS, Cl
 from spyre_cache.codec import decode, encode
 from spyre_cache.errors import InvalidRecordError
 from spyre_cache.leases import check_id
-from spyre_cache.stores.redis_client import connect, redis_address, unavailable
+from spyre_cache.stores.redis_client import broker_unavailable, connect, redis_address
 from spyre_cache.stores.redis_kinds import IS_FOREIGN, mended
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class RedisClaims(Claims):
 
     def now(self) -> float:
         """Redis's clock."""
-        with unavailable(self._address.shown):
+        with broker_unavailable(self._address.shown):
             seconds, micros = self._client.time()
             return float(seconds + micros / 1e6)
 
@@ -66,7 +66,7 @@ class RedisClaims(Claims):
         found: dict[str, Standing] = {}
         for chunk in _chunks(keys):
             names = [self._claim_key(key) for key in chunk]
-            with unavailable(self._address.shown):
+            with broker_unavailable(self._address.shown):
                 values = self._client.mget(names)
                 claims = dict(zip(chunk, map(self._decoded, names, chunk, values), strict=True))
                 # After the claims: a token found dead now was dead, or died, while its claim was as read.
@@ -85,7 +85,7 @@ class RedisClaims(Claims):
         """As `Claims.swap_many`: a round trip for each thousand."""
         done: set[str] = set()
         for chunk in _chunks(swaps):
-            with unavailable(self._address.shown), self._client.pipeline(transaction=False) as pipe:
+            with broker_unavailable(self._address.shown), self._client.pipeline(transaction=False) as pipe:
                 for key, old, new in chunk:
                     arguments: list[bytes | int] = [encode(c) if c else b"" for c in (old, new)]
                     arguments.append(int(CLAIM_SECONDS * 1000))
@@ -95,7 +95,7 @@ class RedisClaims(Claims):
 
     def begin(self, token: str, seconds: float = TOKEN_SECONDS, *, detached: bool = False) -> None:  # noqa: ARG002
         """As `Claims.begin`; a process that dies is noticed when its token lapses."""
-        with unavailable(self._address.shown):
+        with broker_unavailable(self._address.shown):
             self._client.set(self._token_key(token), b"1", px=_millis(seconds))
 
     def renew(self, tokens: Iterable[str], seconds: float = TOKEN_SECONDS) -> set[str]:
@@ -103,7 +103,7 @@ class RedisClaims(Claims):
         wanted = list(tokens)
         if not wanted:
             return set()
-        with unavailable(self._address.shown), self._client.pipeline(transaction=False) as pipe:
+        with broker_unavailable(self._address.shown), self._client.pipeline(transaction=False) as pipe:
             for token in wanted:
                 # Not `pexpire`: that would keep something alive which is no token and reads as none.
                 pipe.set(self._token_key(token), b"1", px=_millis(seconds), xx=True)
@@ -111,17 +111,17 @@ class RedisClaims(Claims):
 
     def end(self, token: str) -> None:
         """As `Claims.end`."""
-        with unavailable(self._address.shown):
+        with broker_unavailable(self._address.shown):
             self._client.delete(self._token_key(token))
 
     def alive(self, tokens: Iterable[str]) -> set[str]:
         """As `Claims.alive`."""
-        with unavailable(self._address.shown):
+        with broker_unavailable(self._address.shown):
             return self._alive(list(tokens))
 
     def epoch(self) -> str:
         """As `Claims.epoch`."""
-        with unavailable(self._address.shown):
+        with broker_unavailable(self._address.shown):
             fresh = secrets.token_hex(8)
             name = f"{self._address.prefix}:epoch"
             kept: bytes | None = mended(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 
 class CacheError(Exception):
     """Base of everything `spyre_cache` raises on purpose."""
@@ -31,7 +33,13 @@ class ReferenceError_(CacheError):  # noqa: N801, N818  the builtin has the plai
 
 
 class CacheUnavailableError(CacheError):
-    """The cache itself cannot be used: full disk, no permission, not a cache directory."""
+    """The cache itself cannot be used: full disk, no permission, not a cache directory; or the broker beside it.
+
+    Attributes:
+        service: what it is that cannot be used.
+    """
+
+    service: Literal["cache", "broker"] = "cache"
 
 
 class ReadOnlyCacheError(CacheUnavailableError):

@@ -13,11 +13,17 @@ from pathlib import Path
 
 from spyre_build.cli.output import one_line
 from spyre_cache import errors as cache_errors
+from spyre_cache.stores.urls import hide_passwords
 
 OK, FAILED, USAGE, MISSING, REFUSED, INFRASTRUCTURE, INTERRUPTED = 0, 1, 2, 3, 4, 5, 130
+BROKER_HINT = "--broker or SPYRE_BUILD_BROKER names it"
 
 _CACHE_CODES: tuple[tuple[type[cache_errors.CacheError], int, str], ...] = (
-    (cache_errors.CacheUnavailableError, INFRASTRUCTURE, "--cache or SPYRE_BUILD_CACHE chooses another directory"),
+    (
+        cache_errors.CacheUnavailableError,
+        INFRASTRUCTURE,
+        "--cache or SPYRE_BUILD_CACHE names the cache's directory and tiers",
+    ),
     (cache_errors.ReferenceError_, USAGE, "`spyre-build cache ls` lists the releases and manifests of this cache"),
     (cache_errors.BlobNotFoundError, MISSING, "`spyre-build verify REF` says what is missing; submit makes it again"),
 )
@@ -45,7 +51,7 @@ def describe(error: BaseException) -> Failure:
     known = _known(error)
     if known is None:
         where = save_traceback(error)
-        said = one_line(str(error), 300)
+        said = one_line(hide_passwords(str(error)), 300)
         message = f"unexpected {type(error).__name__}{': ' + said if said else ''}"
         hint = f"this is a defect of spyre-build; the details are in {where}" if where else "this is a defect"
         return Failure(error=message, hint=hint, code=FAILED)
@@ -56,6 +62,8 @@ def _known(error: BaseException) -> Failure | None:
     message = one_line(str(error)) or type(error).__name__
     if isinstance(error, cache_errors.CacheError):
         remedy, exit_code = next(((h, c) for kind, c, h in _CACHE_CODES if isinstance(error, kind)), ("", FAILED))
+        if isinstance(error, cache_errors.CacheUnavailableError) and error.service == "broker":
+            remedy = BROKER_HINT
         return Failure(error=message, hint=remedy, code=exit_code)
     if isinstance(error, KeyboardInterrupt):
         return Failure(
@@ -71,7 +79,7 @@ def _known(error: BaseException) -> Failure | None:
     # between its releases. All of them carry their exit code.
     code = getattr(error, "exit_code", None)
     if callable(said := getattr(error, "format_message", None)) and isinstance(code, int):
-        return Failure(error=one_line(said()), hint=_help_hint(error), code=code)
+        return Failure(error=one_line(hide_passwords(said())), hint=_help_hint(error), code=code)
     if type(error).__module__.startswith("spyre_") and type(error).__module__.endswith("errors"):
         hint = one_line(getattr(error, "hint", "") or "")
         return Failure(error=message, hint=hint, code=code if isinstance(code, int) else FAILED)
@@ -92,7 +100,7 @@ def save_traceback(error: BaseException) -> Path | None:
     """
     base = os.environ.get("XDG_STATE_HOME", "")
     home = Path(base) if base.startswith("/") else Path.home() / ".local" / "state"
-    text = "".join(traceback.format_exception(error))
+    text = hide_passwords("".join(traceback.format_exception(error)))
     name = f"crash-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{secrets.token_hex(3)}.txt"
     for folder in (home / "spyre-build", Path(tempfile.gettempdir())):
         try:

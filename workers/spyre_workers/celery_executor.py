@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from spyre_cache.codec import encode
 from spyre_cache.errors import CacheUnavailableError
-from spyre_cache.stores.redis_client import connect, redis_address, unavailable
+from spyre_cache.stores.redis_client import broker_unavailable, connect, redis_address
 from spyre_cache.stores.redis_kinds import is_wrong_kind, mended
 from spyre_workers.executor import Executor
 from spyre_workers.queues import PRIORITIES, queue_of, toolchain_id
@@ -102,10 +102,12 @@ class CeleryExecutor(Executor):
         from kombu.exceptions import OperationalError
 
         try:
-            with unavailable(self._address.shown):
+            with broker_unavailable(self._address.shown):
                 yield
         except OperationalError as error:
-            raise CacheUnavailableError(f"the broker {self._address.shown} takes no tasks: {error}") from None
+            failure = CacheUnavailableError(f"the broker {self._address.shown} takes no tasks: {error}")
+            failure.service = "broker"
+            raise failure from None
 
 
 def queued(client: Any, shown: str, prefix: str, queues: Iterable[str]) -> int:
@@ -121,7 +123,7 @@ def queued(client: Any, shown: str, prefix: str, queues: Iterable[str]) -> int:
     ]
     if not names:
         return 0
-    with unavailable(shown), client.pipeline(transaction=False) as pipe:
+    with broker_unavailable(shown), client.pipeline(transaction=False) as pipe:
         for name in names:
             pipe.llen(name)
         answers = pipe.execute(raise_on_error=False)

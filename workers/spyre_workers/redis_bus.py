@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from spyre_cache.codec import decode, encode
 from spyre_cache.errors import CacheUnavailableError, InvalidRecordError
-from spyre_cache.stores.redis_client import connect, redis_address, unavailable
+from spyre_cache.stores.redis_client import broker_unavailable, connect, redis_address
 from spyre_cache.stores.redis_kinds import mended
 from spyre_workers.bus import MAX_EVENTS, Bus
 from spyre_workers.messages import Event
@@ -46,7 +46,7 @@ class RedisBus(Bus):
     def publish(self, event: Event) -> None:
         """As `Bus.publish`."""
         try:
-            with unavailable(self._address.shown):
+            with broker_unavailable(self._address.shown):
                 fields = {_FIELD: encode(event)}
                 self._mended(lambda: self._client.xadd(self._stream, fields, maxlen=MAX_EVENTS, approximate=True))
         except CacheUnavailableError as error:
@@ -69,7 +69,7 @@ class RedisBus(Bus):
 
     def _next(self, wait: float, limit: int) -> list[Event]:
         block = max(1, int(wait * 1000)) if wait > 0 else None
-        with unavailable(self._address.shown):
+        with broker_unavailable(self._address.shown):
             answer = self._mended(
                 lambda: self._client.xread({self._stream: self._last or b"0-0"}, count=limit, block=block)
             )
@@ -83,12 +83,12 @@ class RedisBus(Bus):
         return [event for _, fields in entries if (event := _decoded(fields.get(_FIELD, b""))) is not None]
 
     def _catch_up(self) -> None:
-        with unavailable(self._address.shown):
+        with broker_unavailable(self._address.shown):
             self._last = self._end()
 
     def _rewind(self) -> None:
         """A Redis that lost everything, and whose clock went back, numbers events from below the last one heard."""
-        with unavailable(self._address.shown):
+        with broker_unavailable(self._address.shown):
             end = self._end()
         if self._last is not None and _number(end) < _number(self._last):
             self._last = b"0-0"

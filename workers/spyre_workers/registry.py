@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from spyre_cache.codec import Record, decode, encode
 from spyre_cache.errors import InvalidRecordError
-from spyre_cache.stores.redis_client import connect, redis_address, unavailable
+from spyre_cache.stores.redis_client import broker_unavailable, connect, redis_address
 from spyre_cache.stores.redis_kinds import mended
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Registry:
         Raises:
             CacheUnavailableError: the broker cannot be reached.
         """
-        with unavailable(self._address.shown):
+        with broker_unavailable(self._address.shown):
             self._client.set(self._key(worker.name), encode(worker), ex=ALIVE_SECONDS)
             self._mended(lambda: self._client.sadd(self._names, worker.name))
 
@@ -81,7 +81,7 @@ class Registry:
         Raises:
             CacheUnavailableError: the broker cannot be reached.
         """
-        with unavailable(self._address.shown):
+        with broker_unavailable(self._address.shown):
             self._client.delete(self._key(name))
             self._mended(lambda: self._client.srem(self._names, name))
 
@@ -91,7 +91,7 @@ class Registry:
         Raises:
             CacheUnavailableError: the broker cannot be reached.
         """
-        with unavailable(self._address.shown):
+        with broker_unavailable(self._address.shown):
             members = self._mended(lambda: self._client.smembers(self._names))
             names = sorted(name.decode("utf-8", "replace") for name in members)
             names = names[:MAX_WORKERS]

@@ -18,7 +18,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from spyre_cache.errors import CacheError
-from spyre_cache.stores.redis_client import connect, redis_address, unavailable
+from spyre_cache.stores.redis_client import broker_unavailable, connect, redis_address
 from spyre_cache.stores.redis_kinds import remove_foreign
 from spyre_runtime.host import cpu_features
 from spyre_workers.celery_executor import CeleryExecutor, queued
@@ -179,7 +179,7 @@ class _Worker:
 
     def _warn_of_eviction(self) -> None:
         """A broker that evicts loses tasks and claims."""
-        with suppress(CacheError), unavailable(self.address.shown):
+        with suppress(CacheError), broker_unavailable(self.address.shown):
             policy = self.client.config_get("maxmemory-policy").get("maxmemory-policy", "noeviction")
             if policy != "noeviction":
                 _log.warning(
@@ -216,7 +216,7 @@ class _Worker:
         from spyre_workers.app import key_prefix, make_app
         from spyre_workers.transport import kinds_of_keys
 
-        with suppress(CacheError), unavailable(self.address.shown):
+        with suppress(CacheError), broker_unavailable(self.address.shown):
             remove_foreign(self.client, kinds_of_keys(key_prefix(self.address), self.queues))
         app = make_app(self.broker)
         app.set_default()  # the pool's threads look their task up in what is current
@@ -334,7 +334,7 @@ class _Worker:
         if not self.warm:
             return "the compile server is starting"
         try:
-            with unavailable(self.address.shown):
+            with broker_unavailable(self.address.shown):
                 self.client.ping()
         except CacheError as error:
             return str(error)

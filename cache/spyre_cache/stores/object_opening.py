@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from spyre_cache.errors import CacheUnavailableError
+from spyre_cache.stores import urls
 from spyre_cache.stores.object_client import Objects
 from spyre_cache.stores.object_errors import translated
 
@@ -38,9 +39,14 @@ def open_objects(url: str) -> Objects:
     """
     from obstore.exceptions import BaseError
 
-    parts = urlsplit(url)
-    shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-    sane = parts.scheme in SCHEMES and not parts.query and not parts.fragment and "@" not in parts.netloc
+    shown = urls.shown(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        parts = urlsplit("")
+    # The library that takes URLs apart takes control characters out silently.
+    sane = not any(ord(c) < 32 or 127 <= ord(c) < 160 for c in unquote(url))
+    sane = sane and parts.scheme in SCHEMES and not parts.query and not parts.fragment and "@" not in parts.netloc
     if parts.scheme == "file":
         sane = sane and parts.netloc in {"", "localhost"} and parts.path.startswith("/") and "%00" not in parts.path
     else:

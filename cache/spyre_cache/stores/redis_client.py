@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 from spyre_cache.errors import CacheUnavailableError, ReadOnlyCacheError
+from spyre_cache.stores import urls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -65,15 +66,19 @@ def redis_address(url: str) -> RedisAddress:
     Raises:
         CacheUnavailableError: no such URL, or an option that is unknown.
     """
-    parts = urlsplit(url)
     shown = hide_password(url)
     try:
-        sane = parts.scheme in SCHEMES and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+        parts = urlsplit(url)
+        # Else it is not known where a password ends; and the library takes some characters out silently.
+        sane = url.isprintable() and " " not in url and "@" not in parts.path + parts.query + parts.fragment
+        sane = sane and parts.scheme in SCHEMES and bool(parts.hostname) and (parts.port is None or parts.port > 0)
     except ValueError:
         sane = False
     if not sane or not re.fullmatch(r"(/[0-9]{0,5})?", parts.path):
+        escapes = "; in a password / is written %2F, ? %3F, # %23 and @ %40" if "@" in url else ""
         raise CacheUnavailableError(
             f"a Redis is given as redis://[user:password@]host[:port][/database] or rediss://…, not as {shown!r}"
+            f"{escapes}"
         )
     given = dict(parse_qsl(parts.query, keep_blank_values=True))
     unknown = sorted(set(given) - _OURS - _CLIENTS)
@@ -104,11 +109,8 @@ def _authority(netloc: str) -> str:
 
 
 def hide_password(url: str) -> str:
-    """A URL fit for messages: no password, no query."""
-    parts = urlsplit(url)
-    user, at, host = parts.netloc.rpartition("@")
-    name = user.partition(":")[0]
-    return urlunsplit((parts.scheme, f"{name}{at if name else ''}{host}", parts.path, "", ""))
+    """A URL fit for messages: no user, no password, no query; where it is not clear what these are, only its scheme."""
+    return urls.shown(url)
 
 
 def connect(
@@ -183,6 +185,17 @@ def _retry(retries: int) -> Any:
 
     base, cap = _BACKOFF_SECONDS
     return Worthwhile(FullJitterBackoff(cap=cap, base=base), retries)
+
+
+@contextmanager
+def broker_unavailable(shown: str, tries: int = RETRIES + 1) -> Iterator[None]:
+    """As `unavailable`, of the Redis that is the broker: its errors say so, for whoever gives a hint."""
+    try:
+        with unavailable(shown, tries):
+            yield
+    except CacheUnavailableError as error:
+        error.service = "broker"
+        raise
 
 
 @contextmanager
