@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 MAX_FAILURES = 100
 MAX_LINES = 40
+MAX_SOURCE = 1000
 _PLACE = re.compile(r"(.+):(\d+)( in .*)?")
 
 
@@ -84,7 +85,7 @@ def _lines(sources: Iterable[str]) -> str:
     """`model.py:12-40` of the file that most operators come from."""
     by_file: dict[str, list[int]] = {}
     for source in sources:
-        match = _PLACE.fullmatch(source)
+        match = _PLACE.fullmatch(source[:MAX_SOURCE])
         if match is not None and len(match[2]) < 9:
             by_file.setdefault(match[1], []).append(int(match[2]))
     if not by_file:

@@ -8,6 +8,7 @@ from spyre_cache.errors import CacheUnavailableError, ReadOnlyCacheError
 
 _METADATA = "169.254.169.254"  # where clouds give credentials to their machines: asked when there are no others
 _FAILED = re.compile(r"Error performing ([A-Z]+ [^ ]+) in [0-9.]+[mµ]?s(?:, after ([0-9]+) retries[^-]*)? ?- (.*)")
+_MAX_TEXT = 10_000  # of an answer that may be a whole page
 _CODE = re.compile(r"<Code>([^<]{1,100})</Code>")
 _MESSAGE = re.compile(r"<Message>([^<]{0,300})</Message>")
 _STATUS = re.compile(r"status code: ([0-9]{3} [A-Za-z ]{2,40})")
@@ -42,7 +43,7 @@ def translated(error: Exception, shown: str, doing: str) -> CacheUnavailableErro
 
 def _said(text: str) -> str:
     """What a store answered, short and without secrets."""
-    text = " ".join(text.split())
+    text = " ".join(text[:_MAX_TEXT].split())
     failed = _FAILED.search(text)
     tries = f" after {failed[2]} retries" if failed and failed[2] else ""
     code, message, status = _CODE.search(text), _MESSAGE.search(text), _STATUS.search(text)

@@ -39,7 +39,7 @@ from spyre_runtime.ktir.spaces import LEGACY_NAMES, MemorySpaceAttr, SpyreMemory
 from spyre_runtime.ktir.spyreop import SPYREOP
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 MAX_BYTES: Final = 1 << 20
 MAX_NESTING: Final = 48
@@ -48,10 +48,12 @@ MAX_ELEMENTS: Final = 1 << 22  # of a tensor: more never fits a core
 MAX_DIGITS: Final = 19
 _DIGITS: Final = re.compile(rf"\d{{{MAX_DIGITS + 1},}}")
 _LONG_HEX: Final = re.compile(r"0[xX][0-9a-fA-F]{17,}")
-_DENSE_BITS: Final = re.compile(r"dense<[^>]*\b0[xX]")
 _TENSOR: Final = re.compile(r"\b(?:tensor|vector)\s*<\s*((?:\d+\s*x\s*)+)")
-_DENSE_OTHER: Final = re.compile(r"dense<[^>]*>\s*:\s*+(?!tensor\b)")
-_STRINGS: Final = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*')
+_OTHER: Final = re.compile(r"\s*:\s*+(?!tensor\b)")
+_BITS: Final = re.compile(r"\b0[xX]")
+# What begins a string without ending it on its line is taken too, and given back never: else a line of quotes would be
+# read over and over. The parser refuses it.
+_STRINGS: Final = re.compile(r'"(?:[^"\\\n]|\\.)*+"?|//[^\n]*')
 
 # Of linalg, what the emulator knows.
 LINALG: Final = Dialect(
@@ -115,7 +117,7 @@ def _within_limits(text: str | bytes) -> str:
     bare = _STRINGS.sub("", text)
     if _DIGITS.search(bare) or _LONG_HEX.search(bare):
         raise KtirSyntaxError(f"a number has at most {MAX_DIGITS} digits, but a longer one came")
-    if _DENSE_BITS.search(text):
+    if any(_BITS.search(elements) for elements, _, _ in _dense(text)):
         # The library reads 0xFC00 as the integer 64512 here, others as the bits of -inf.
         raise KtirSyntaxError("elements of a dense constant are decimal numbers, but bits came: use a splat")
     _check_tensors(bare)
@@ -137,8 +139,13 @@ def _check_tensors(text: str) -> None:
     for found in _TENSOR.finditer(text):
         if math.prod(int(size) for size in found[1].replace("x", " ").split()) > MAX_ELEMENTS:
             raise KtirSyntaxError(f"a tensor has at most {MAX_ELEMENTS} elements, but {found[0][:60]!r} came")
-    if _DENSE_OTHER.search(text):
+    if any(end and _OTHER.match(rest) for _, end, rest in _dense(text)):
         raise KtirSyntaxError("a dense constant is a tensor, and its type says so")
+
+
+def _dense(text: str) -> Iterator[tuple[str, str, str]]:
+    """The elements of dense constants, the `>` if there is one, and what follows; in one pass, which no pattern is."""
+    return (part.partition(">") for part in text.split("dense<")[1:])
 
 
 def _count(module: ModuleOp) -> None:
