@@ -71,6 +71,7 @@ class Driver:
         self._epoch = ""
         self._patience = Patience(cache, self.events, broker=executor.durable)
         self._said: set[str] = set()
+        self._unstoring: set[str] = set()  # workers that cannot store, until they can
         self._next_sweep = self._next_slow = self._next_lease = 0.0
 
     # --- from outside ---
@@ -204,6 +205,7 @@ class Driver:
                     self.journal.began(event.action, event.worker, event.at)
                     self.events.started(str(action.fragment), action.target.name)
                 case "finished":
+                    self._unstoring.discard(event.worker)
                     done.append(event.action)
                 case "failed":
                     self._failed(event)
@@ -212,6 +214,11 @@ class Driver:
                     self._doubtful.add(event.action)
                 case "lost":
                     self._doubtful.add(event.action)
+                case "unstored":
+                    self._doubtful.add(event.action)
+                    if event.worker not in self._unstoring:
+                        self._unstoring.add(event.worker)
+                        self.events.note(event.text)
         self._collect(done)
 
     def _failed(self, event: Event) -> None:

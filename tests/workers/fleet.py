@@ -70,7 +70,7 @@ class Fleet:
         self.events = []
 
     def worker(self, name, **words):
-        made = Worker(self.directory, self.redis.url, self.cache.path, name, **words)
+        made = Worker(self.directory, self.redis.url, words.pop("cache", self.cache.path), name, **words)
         self.workers.append(made)
         return made
 

@@ -26,6 +26,8 @@ from spyre_workers.compile import Limits
 from spyre_workers.heart import Heart
 from spyre_workers.local import LocalExecutor
 from spyre_workers.messages import Task
+from spyre_workers.metrics import Metrics
+from spyre_workers.storing import Storing
 from spyre_workers.work import Workplace, perform
 
 
@@ -201,7 +203,7 @@ def test_result_made_while_the_shared_tier_is_away_waits_for_it(tmp_path, record
         claims, bus = DiskClaims(cache.root), LocalBus()
         place = Workplace(
             cache=cache, claims=claims, bus=bus, server=server, worker="w1", again=lambda *_: None,
-            limits=lambda _: Limits(), heart=Heart(claims), patience=120,
+            limits=lambda _: Limits(), heart=Heart(claims), storing=Storing(cache, Metrics(), patience=120),
         )  # fmt: skip
         thread = threading.Thread(target=lambda: outcome.append(perform(task(action), place)))
         thread.start()
@@ -217,7 +219,7 @@ def test_result_made_while_the_shared_tier_is_away_waits_for_it(tmp_path, record
         (tmp_path / "away").rename(shared)
         thread.join(120)
         assert outcome == ["compiled"]
-        assert [e.kind for e in bus.read(0)] == ["finished"]
+        assert [e.kind for e in bus.read(0)] == ["unstored", "finished"]
     with Cache.open(f"{tmp_path / 'two'},file://{shared}") as other:
         assert other.actions.get(action.key()).status == "ok"
 

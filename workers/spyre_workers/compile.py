@@ -22,7 +22,7 @@ from spyre_workers.client import CompileServer
 from spyre_workers.errors import WorkerError, WorkerUnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from spyre_cache.cache import Cache
     from spyre_cache.stores.base import BlobStore
@@ -61,6 +61,10 @@ def shared_server() -> CompileServer:
         return _shared
 
 
+def _once(act: Callable[[], ActionResult]) -> ActionResult:
+    return act()
+
+
 def compile_action(
     action: Action,
     blobs: BlobStore,
@@ -70,6 +74,7 @@ def compile_action(
     builder: str = "",
     handle: Run | None = None,
     into: BlobStore | None = None,
+    keep: Callable[[Callable[[], ActionResult]], ActionResult] = _once,
 ) -> ActionResult:
     """Compiles one action in a fresh, limited process, and stores what comes of it.
 
@@ -84,6 +89,7 @@ def compile_action(
         builder: who compiles, for the result.
         handle: ends this compilation when another thread says so.
         into: where outputs and log are put instead, such as the local part of `blobs`: sharing them is the caller's.
+        keep: calls what stores the results, perhaps several times: what was compiled is there until it is stored.
 
     Returns:
         Status `ok` with outputs and requirements, or `failed` with a typed failure. Never raises for what happens to
@@ -107,7 +113,8 @@ def compile_action(
             outcome = _outcome(directory, exit_, limits)
         except WorkerUnavailableError as error:
             exit_, outcome = None, _failed("infrastructure", str(error))
-        return _stored(action, into or blobs, directory, outcome, exit_, time.monotonic() - started, builder)
+        seconds = time.monotonic() - started
+        return keep(lambda: _stored(action, into or blobs, directory, outcome, exit_, seconds, builder))
 
 
 def replay(

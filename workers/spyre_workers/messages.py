@@ -32,7 +32,8 @@ class Event(Record, frozen=True, kw_only=True):
 
     Attributes:
         kind: `started` and `finished` are a run's; `failed` ends an action without a result that would be cached;
-            `crashed` says that a run ended with nothing and another may follow; `lost` that a run was replaced.
+            `crashed` says that a run ended with nothing and another may follow; `lost` that a run was replaced;
+            `unstored` that a run's worker cannot store what it makes, for the reason in `text`, and tries on.
         action: the key.
         build: the build on whose behalf it ran.
         worker: who ran it.
@@ -43,7 +44,7 @@ class Event(Record, frozen=True, kw_only=True):
     """
 
     schema: Literal["event/1"] = "event/1"
-    kind: Literal["started", "finished", "failed", "crashed", "lost"]
+    kind: Literal["started", "finished", "failed", "crashed", "lost", "unstored"]
     action: str
     build: str
     worker: str

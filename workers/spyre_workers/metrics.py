@@ -30,6 +30,12 @@ class Metrics:
         self.unavailable = Counter(
             "spyre_worker_unavailable", "Tasks put off because cache or claims were away.", registry=registry
         )
+        self.store_failures = Counter(
+            "spyre_worker_store_failures", "Times that a result could not be stored.", registry=registry
+        )
+        self.cannot_store = Gauge(
+            "spyre_worker_cannot_store", "1 while results cannot be stored and no tasks are taken.", registry=registry
+        )
         self.restarts = Gauge(
             "spyre_worker_watchdog_restarts",
             "Times it started anew because it had gone deaf.",

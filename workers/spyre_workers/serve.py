@@ -119,7 +119,7 @@ class _Worker:
         self.restarts = int(os.environ.get(RESTARTS_VARIABLE) or 0)
         self.station.metrics.restarts.set(self.restarts)
         self.started = time.time()
-        self.warm = self.deaf = self.cut_off = False
+        self.warm = self.deaf = self.cut_off = self.resting = False
         self._controller: Any = None
         self.over = threading.Event()
         self.health = self._open_health(stack)
@@ -261,6 +261,7 @@ class _Worker:
                 if self.cut_off:
                     self.cut_off = False
                     self._reconnect()
+                self._rest_or_go_on()
                 self._look_for_deafness()
             except CacheError as error:
                 self.cut_off = True
@@ -274,7 +275,7 @@ class _Worker:
                 name=self.station.name,
                 host=platform.node(),
                 pid=os.getpid(),
-                queues=() if self.station.draining else tuple(self.queues),
+                queues=() if self.station.draining or self.station.storing.why_not else tuple(self.queues),
                 toolchain=toolchain_id(self.tools),
                 versions=(("spyre-build", metadata.version("spyre-build")), ("torch", self.tools.torch)),
                 slots=self.duties.slots,
@@ -293,10 +294,23 @@ class _Worker:
         if consumer is not None and not self.station.draining:
             consumer.call_soon(_cut)
 
+    def _rest_or_go_on(self) -> None:
+        """Has the consumer take nothing while results cannot be stored; what it takes would be compiled for nothing."""
+        consumer = getattr(self._controller, "consumer", None)
+        if consumer is None or self.station.draining:
+            return
+        if self.station.storing.why_not:
+            self.resting = True
+            consumer.call_soon(_rest, consumer)
+        elif self.resting:
+            self.resting = False
+            consumer.call_soon(_go_on, consumer)
+
     def _look_for_deafness(self) -> None:
         waiting = queued(self.client, self.address.shown, self.address.prefix, self.queues)
         self.station.metrics.waiting.set(waiting)
-        if not waiting or self.station.busy >= self.duties.slots or self.station.draining:
+        busy = self.station.busy >= self.duties.slots
+        if not waiting or busy or self.station.draining or self.station.storing.why_not:
             self.station.heard = time.monotonic()
             return
         silent = time.monotonic() - self.station.heard
@@ -333,6 +347,8 @@ class _Worker:
             return "draining"
         if not self.warm:
             return "the compile server is starting"
+        if why := self.station.storing.why_not:
+            return f"results cannot be stored: {why}"
         try:
             with broker_unavailable(self.address.shown):
                 self.client.ping()
@@ -343,6 +359,16 @@ class _Worker:
 
 def _cut() -> None:
     raise ConnectionResetError("the broker was away")
+
+
+def _rest(consumer: Any) -> None:
+    if consumer.task_consumer is not None:
+        consumer.task_consumer.cancel()
+
+
+def _go_on(consumer: Any) -> None:
+    if consumer.task_consumer is not None:
+        consumer.task_consumer.consume()
 
 
 def replace_process() -> None:

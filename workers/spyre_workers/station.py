@@ -20,7 +20,8 @@ from spyre_workers.heart import Heart
 from spyre_workers.messages import Event, Task
 from spyre_workers.metrics import Metrics
 from spyre_workers.queues import limits_of, size_class
-from spyre_workers.work import Outcome, Workplace, perform
+from spyre_workers.storing import Storing
+from spyre_workers.work import Outcome, Said, Workplace, perform, unstored
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -73,6 +74,7 @@ class Station:
         self.heard = time.monotonic()
         self.taken = 0
         self._bus = bus
+        self.storing = Storing(cache, self.metrics, patience=PATIENCE_SECONDS)
         self._lock = threading.Lock()
         self._runs: set[Run] = set()
         self._stop = threading.Event()
@@ -85,7 +87,7 @@ class Station:
             again=again,
             limits=limits,
             heart=Heart(claims),
-            patience=PATIENCE_SECONDS,
+            storing=self.storing,
         )
 
     @property
@@ -103,6 +105,9 @@ class Station:
         self.taken += 1
         if self.draining:
             return False
+        if self.storing.why_not:  # it came before the consumer could be told to rest
+            self.rest(random.uniform(*_RETRY_SECONDS))  # noqa: S311  jitter
+            return False
         task = self._task(message)
         if task is None:
             self.metrics.tasks.labels(outcome="invalid").inc()
@@ -112,9 +117,7 @@ class Station:
             try:
                 outcome = perform(task, self._place, run)
             except CacheUnavailableError as error:
-                self.metrics.unavailable.inc()
-                _log.warning("action %s has to wait: %s", task.action[:12], error)
-                self._stop.wait(random.uniform(*_RETRY_SECONDS))  # noqa: S311  jitter
+                self._put_off(task, error)
                 return False
             except Exception:  # noqa: BLE001  whatever it is, it must not come round for ever
                 _log.exception("task of action %s", task.action[:12])
@@ -122,6 +125,20 @@ class Station:
                 return True
             self._measure(task, outcome, time.monotonic() - began)
             return outcome != "cancelled"
+
+    def _put_off(self, task: Task, error: CacheUnavailableError) -> None:
+        self.metrics.unavailable.inc()
+        was_known = bool(self.storing.why_not)
+        self.storing.doubt()
+        if not was_known and (why := self.storing.why_not):
+            self._tell("unstored", task.action, task.build, unstored(self.name, why))
+        elif not was_known:
+            _log.warning("action %s has to wait: %s", task.action[:12], error)
+        self.rest(random.uniform(*_RETRY_SECONDS))  # noqa: S311  jitter
+
+    def _tell(self, kind: Said, action: str, build: str, text: str) -> None:
+        event = Event(kind=kind, action=action, build=build, worker=self.name, at=time.time(), text=text[:1000])
+        self._bus.publish(event)
 
     def rest(self, seconds: float) -> None:
         """Waits, but not when it is to take no more."""
@@ -142,6 +159,7 @@ class Station:
     def close(self) -> None:
         """Ends everything this process runs."""
         self.drain()
+        self.storing.close()
         self.end_runs()
         self.server.close()
 
@@ -177,9 +195,7 @@ class Station:
         _log.error("%s: %s", reason, repr(message)[:200])
         action, build = _addressed(data)
         if action and build:
-            self._bus.publish(
-                Event(kind="failed", action=action, build=build, worker=self.name, at=time.time(), text=reason[:1000])
-            )
+            self._tell("failed", action, build, reason)
         return None
 
 

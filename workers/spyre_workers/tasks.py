@@ -14,6 +14,14 @@ TASK = "spyre.compile"
 _log = logging.getLogger(__name__)
 
 
+def _is_news(record: logging.LogRecord) -> bool:
+    """Not that a message was sent back, with a traceback: why is said where that is decided."""
+    return not (record.exc_info and isinstance(record.exc_info[1], Reject))
+
+
+logging.getLogger("celery.app.trace").addFilter(_is_news)
+
+
 def register(app: Celery) -> None:
     """Gives an application its task."""
 

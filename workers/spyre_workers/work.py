@@ -8,14 +8,13 @@ import secrets
 import threading
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import msgspec
-from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from spyre_cache.claims import cancel_token
 from spyre_cache.codec import encode
-from spyre_cache.errors import CacheError, CacheUnavailableError, ReadOnlyCacheError
+from spyre_cache.errors import CacheError, CacheUnavailableError
 from spyre_cache.objects.action import ActionResult, Failure, FailureKind
 from spyre_workers import states
 from spyre_workers.claiming import decide
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
 
     from spyre_cache.cache import Cache
     from spyre_cache.claims import Claim, Claims
+    from spyre_cache.digest import Digest
     from spyre_cache.objects.action import Action
     from spyre_workers.bus import Bus
     from spyre_workers.client import CompileServer
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from spyre_workers.heart import Heart
     from spyre_workers.messages import Task
     from spyre_workers.states import Answer
+    from spyre_workers.storing import Storing
 
 Outcome = Literal[
     "hit", "compiled", "unsupported", "failed", "crashed", "quarantined", "busy", "lost", "cancelled", "unwanted",
@@ -46,6 +47,8 @@ Outcome = Literal[
 took over), `cancelled` (this process ends), `unwanted` (its build was cancelled), `invalid` (no task)."""
 
 _KEY = re.compile(r"[0-9a-f]{64}")
+_T = TypeVar("_T")
+Said = Literal["started", "finished", "failed", "crashed", "lost", "unstored"]
 _log = logging.getLogger(__name__)
 
 
@@ -62,7 +65,7 @@ class Workplace:
         again: sends a task once more, after a crash.
         limits: time and memory of an action's compilation.
         heart: keeps the runs' tokens alive.
-        patience: seconds to go on trying to publish a result while the cache is away, rather than compile it again.
+        storing: goes on trying to store a result, rather than compile it again; without, it is tried once.
     """
 
     cache: Cache
@@ -73,7 +76,7 @@ class Workplace:
     again: Callable[[Task, Action], None]
     limits: Callable[[Action], Limits]
     heart: Heart
-    patience: float = 0.0
+    storing: Storing | None = None
 
 
 def perform(task: Task, place: Workplace, handle: Run | None = None) -> Outcome:
@@ -182,6 +185,7 @@ class _Performance:
                     server=self.place.server,
                     builder=self.place.worker,
                     handle=self.handle,
+                    keep=lambda store: self._kept(store, proof=False),
                 )
                 result = msgspec.structs.replace(result, build=self.build)
                 return self._ended(action, result)
@@ -214,18 +218,24 @@ class _Performance:
         return "compiled" if result.failure is None else "unsupported"
 
     def _publish(self, result: ActionResult) -> None:
-        """Where everybody finds it, blobs first; tries for as long as patience lasts."""
+        """Where everybody finds it, blobs first."""
         digests = [*(output.digest for output in result.outputs), *filter(None, [result.log])]
-        enough = stop_after_delay(self.place.patience)
-        for attempt in Retrying(
-            retry=retry_if_exception(_passes),
-            stop=lambda state: enough(state) or self.handle.cancelled(),
-            wait=wait_random_exponential(0.2, max=5.0),
-            reraise=True,
-        ):
-            with attempt:
-                self.place.cache.blobs.share(digests)
-                self.place.cache.actions.put(result)
+
+        def publish() -> None:
+            self.place.cache.blobs.share(digests)
+            self.place.cache.actions.put(result)
+
+        self._kept(publish)
+
+    def _kept(self, store: Callable[[], _T], *, proof: bool = True) -> _T:
+        """What `store` gives; tried until it can, for as long as that is worth it."""
+        if self.place.storing is None:
+            return store()
+        tell, cancelled = self._cannot_store, self.handle.cancelled
+        return self.place.storing.keep(store, cancelled=cancelled, tell=tell, proof=proof)
+
+    def _cannot_store(self, why: str) -> None:
+        self._say("unstored", seconds=0.0, text=unstored(self.place.worker, why))
 
     def _crashed(self, action: Action, result: ActionResult) -> Outcome:
         assert result.failure is not None
@@ -299,17 +309,19 @@ class _Performance:
     def _fail(self, result: ActionResult) -> None:
         """Ends the action for every build, without a result that would be remembered."""
         assert result.failure is not None
-        with self.place.cache.blobs.batch():
-            blob = self.place.cache.blobs.put(encode(result))
+
+        def put() -> Digest:
+            with self.place.cache.blobs.batch():
+                return self.place.cache.blobs.put(encode(result))
+
+        blob = self._kept(put)
         event = self._event("failed", result.statistics.seconds, result.failure.message)
         self.place.bus.publish(msgspec.structs.replace(event, result=blob))
 
-    def _say(self, kind: Literal["started", "finished", "crashed", "lost"], *, seconds: float, text: str = "") -> None:
+    def _say(self, kind: Said, *, seconds: float, text: str = "") -> None:
         self.place.bus.publish(self._event(kind, seconds, text))
 
-    def _event(
-        self, kind: Literal["started", "finished", "failed", "crashed", "lost"], seconds: float, text: str
-    ) -> Event:
+    def _event(self, kind: Said, seconds: float, text: str) -> Event:
         return Event(
             kind=kind,
             action=self.task.action,
@@ -327,9 +339,9 @@ class _Performance:
             _log.warning("action %s: %s", self.task.action[:12], error)
 
 
-def _passes(error: BaseException) -> bool:
-    """Whether an error may pass by itself."""
-    return isinstance(error, CacheUnavailableError) and not isinstance(error, ReadOnlyCacheError)
+def unstored(worker: str, why: str) -> str:
+    """For those who wait: that a worker cannot store what it makes."""
+    return f"worker {worker} cannot store results, and takes no tasks until it can: {' '.join(why.split())}"
 
 
 def _token() -> str:
