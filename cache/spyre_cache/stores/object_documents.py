@@ -70,8 +70,9 @@ class ObjectDocuments(DocumentStore):
 
     def present(self, kind: Kind, keys: Iterable[str]) -> set[str]:
         wanted = {document_path(kind, key): key for key in keys}
-        paths = self._there(kind, wanted) if len(wanted) >= _LISTED else list(wanted)
-        metas = [meta for meta in self.objects.each(self.objects.head, paths) if meta and key_of(meta) is not None]
+        listed = self._listed(kind, wanted) if len(wanted) >= _LISTED else None
+        found = self.objects.each(self.objects.head, wanted) if listed is None else map(listed.get, wanted)
+        metas = [meta for meta in found if meta is not None and key_of(meta) is not None]
         lost = self._holds.secure(metas)
         return {wanted[meta.path] for meta in metas if meta.path not in lost}
 
@@ -80,12 +81,18 @@ class ObjectDocuments(DocumentStore):
 
     def _there(self, kind: Kind, paths: dict[str, str]) -> list[str]:
         """Those of the paths that may be there; all of them where a listing would be too long."""
+        listed = self._listed(kind, paths)
+        return list(paths) if listed is None else [path for path in paths if path in listed]
+
+    def _listed(self, kind: Kind, paths: dict[str, str]) -> dict[str, Meta] | None:
+        """Those of the paths that are there; None where a listing would be too long for so few."""
         budget = _PAGE * (1 + len(paths) // _PER_PAGE)
-        seen = set()
+        found = {}
         for meta in islice(self.objects.list(kind), budget):
             budget -= 1
-            seen.add(meta.path)
-        return [path for path in paths if not budget or path in seen]
+            if meta.path in paths:
+                found[meta.path] = meta
+        return found if budget else None
 
     def keys(self, kind: Kind, prefix: str = "") -> Iterator[str]:
         found = {key_of(meta) for meta in self.objects.list(_folder(kind, prefix))}
