@@ -23,6 +23,7 @@ from spyre_build.patience import Patience
 from spyre_build.plan import PlannedAction, planned_of
 from spyre_build.taking import Driving
 from spyre_cache.claims import cancel_token
+from spyre_cache.claims_disk import DiskClaims
 from spyre_cache.codec import encode
 from spyre_cache.errors import CacheError, CacheUnavailableError
 
@@ -249,7 +250,10 @@ class Building:
             BuildCancelledError: somebody did.
         """
         claims, token = self.claims, cancel_token(self.id)
-        if claims is not None and self.patience.outlast(lambda: claims.alive([token])):
+        if claims is None:
+            return
+        patience = Patience(self.cache, self.events, broker=not isinstance(claims, DiskClaims))
+        if patience.outlast(lambda: claims.alive([token])):
             raise BuildCancelledError(f"the build {self.id} was cancelled")
 
     def leave(self) -> None:

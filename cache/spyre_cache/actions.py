@@ -215,14 +215,23 @@ class ActionCache:
 
     def document(self, key: str) -> Action | None:
         """The action of a key, or None when it was never described here or is damaged."""
-        digest = self.document_digest(key)
-        if digest is None:
+        document = self._documents.get("documents", _checked(key))
+        if document is None:
             return None
-        try:
+        action = self._read_description(key, document.data)
+        if action is None:
+            # It may be a copy that is damaged, of one that is not.
+            latest = self._documents.latest("documents", [key]).get(key)
+            if latest is not None and latest.data != document.data:
+                action = self._read_description(key, latest.data)
+        return action
+
+    def _read_description(self, key: str, data: bytes) -> Action | None:
+        with suppress(BlobNotFoundError, InvalidRecordError):
+            digest = decode(data, Documented, limit=MAX_RESULT_BYTES).document
             action = decode(self._blobs.get(digest), Action)
-        except (BlobNotFoundError, InvalidRecordError):
-            return None
-        return action if action.key() == key else None
+            return action if action.key() == key else None
+        return None
 
     def document_digest(self, key: str) -> Digest | None:
         """The blob that holds a key's action, or None."""

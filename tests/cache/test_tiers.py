@@ -9,13 +9,14 @@ import pytest
 from spyre_cache import BlobNotFoundError, Cache, CacheUnavailableError, CorruptBlobError, Digest
 from spyre_cache.actions import FAILURE_SECONDS, RESULT_TYPE
 from spyre_cache.codec import encode
-from spyre_cache.objects.action import ActionResult, Failure
+from spyre_cache.objects.action import Action, ActionResult, Failure
 from spyre_cache.objects.release import Envelope
+from spyre_cache.objects.target import TARGETS
 from spyre_cache.stores.object_documents import document_path
 from spyre_cache.stores.redis_client import connect
 from spyre_cache.stores.urls import parse_tiers
 from tests.cache.store_conformance import MIB, noise
-from tests.cache.worlds import assert_complete, key_of, model, result
+from tests.cache.worlds import TOOLCHAIN, assert_complete, key_of, model, result
 
 SMALL = noise(5000)
 LARGE = noise(5 * MIB, 1)
@@ -242,6 +243,16 @@ def test_useless_copy_does_not_hide_what_others_found_since(host):
     one = host("one")
     stored = one.actions.put(result(one, 1))
     assert two.actions.get(key_of(1)) == stored
+
+
+def test_damaged_copy_of_a_description_does_not_hide_the_sound_one(host, redis):
+    one, two = host("one"), host("two")
+    action = Action(fragment=Digest.of(b"f"), target=TARGETS["cpu/x86-64-v3"], toolchain=TOOLCHAIN)
+    one.actions.describe(action)
+    spoil(one.path / "documents" / action.key()[:2] / action.key())
+    assert one.actions.document(action.key()) == action
+    redis.set(f"spyre:d:documents:{action.key()}", b"{}")
+    assert two.actions.document(action.key()) == action
 
 
 def test_failure_does_not_become_younger_by_copies(host, shared):

@@ -25,7 +25,6 @@ from msgspec.structs import replace
 from spyre_build import builds
 from spyre_build.building import new_id
 from spyre_build.following import plan_of_build
-from spyre_build.plan import planned_of
 from spyre_cache.cache import Cache
 from spyre_cache.codec import encode
 from spyre_cache.errors import CacheUnavailableError
@@ -92,8 +91,6 @@ def plant(seed: Cache, build: str, cache: Cache, salt: str, toolchain: Toolchain
     with cache.blobs.batch():
         for digest in seed.blobs.iter():
             cache.blobs.put(seed.blobs.get(digest))
-        for item in planned_of(plan):
-            cache.actions.describe(item.action)
         blob = cache.blobs.put(encode(plan))
     record = builds.BuildRecord(id=new_id(), started=time.time(), name=plan.name, plan=blob, status="cancelled")
     builds.keep(cache, record)

@@ -69,7 +69,8 @@ FLAGS = (*WRAPPER_FLAGS, "|", *KERNEL_FLAGS, "|", *VECTOR_FLAGS, "|", *LINK_FLAG
 """All of them, as the toolchain's fingerprint names them."""
 
 _LOG_LIMIT = 64 << 10
-_NO_MEMORY = re.compile(r"out of memory|virtual memory exhausted|Cannot allocate memory|std::bad_alloc|Killed signal")
+_NO_MEMORY = re.compile(r"out of memory|virtual memory exhausted|Cannot allocate memory|std::bad_alloc")
+_KILLED = re.compile(r"Killed signal")
 _NO_ROOM = re.compile(r"No space left on device|Disk quota exceeded|Read-only file system|Permission denied")
 _BROKEN = re.compile(
     r"internal compiler error|Segmentation fault|cannot execute|cannot find -l|fatal error: .*: No such"
@@ -216,6 +217,11 @@ def failure_of(code: int, text: str) -> CompileError:
     first = next((line for line in text.splitlines() if "error" in line.lower()), text[:400]).strip()
     if _NO_MEMORY.search(text):
         return CompileError("out-of-memory", f"the C++ compiler ran out of memory: {first[:400]}")
+    if _KILLED.search(text):
+        # Not by us: our own limits are told apart before anybody reads this. Another try may find more room.
+        return CompileError(
+            "crash", "the C++ compiler was killed, as the kernel does when the machine runs out of memory"
+        )
     if _NO_ROOM.search(text):
         return CompileError("infrastructure", f"the C++ compiler cannot write: {first[:400]}")
     if code < 0:
