@@ -30,6 +30,8 @@ SPEC = f.TensorSpec(dtype="float32", shape=(4, 4), stride=(4, 1))
 def own_temporary_directory(monkeypatch, tmp_path):
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    # This process's own torch makes its folder when it is first used, in whichever test that is.
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
 
 
 def simple():
