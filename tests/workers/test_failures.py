@@ -232,7 +232,16 @@ def test_compilation_sees_no_secret_of_the_caller(blobs, action_of, monkeypatch)
         (1, "cc1plus: out of memory allocating 64 bytes", "out-of-memory"),
         (1, "fatal error: error writing to wrapper.o: No space left on device", "infrastructure"),
         (1, "kernels.cpp:3:1: error: 's9' was not declared in this scope", "unsupported"),
+        (
+            1,
+            "kernels.cpp:(.text+0x5): undefined reference to `s9'\ncollect2: error: ld returned 1 exit status",
+            "unsupported",
+        ),
         (1, "internal compiler error: Segmentation fault", "infrastructure"),
+        (1, "g++: fatal error: Killed signal terminated program cc1plus\ncompilation terminated.", "crash"),
+        (1, "collect2: fatal error: ld terminated with signal 9 [Killed]\ncompilation terminated.", "crash"),
+        (1, "collect2: error: ld returned 1 exit status", "infrastructure"),
+        (3, "", "infrastructure"),
         (-11, "", "crash"),
     ],
 )

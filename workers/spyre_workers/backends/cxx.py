@@ -70,11 +70,13 @@ FLAGS = (*WRAPPER_FLAGS, "|", *KERNEL_FLAGS, "|", *VECTOR_FLAGS, "|", *LINK_FLAG
 
 _LOG_LIMIT = 64 << 10
 _NO_MEMORY = re.compile(r"out of memory|virtual memory exhausted|Cannot allocate memory|std::bad_alloc")
-_KILLED = re.compile(r"Killed signal")
+_KILLED = re.compile(r"(Killed|Terminated|Hangup) signal|terminated with signal")
 _NO_ROOM = re.compile(r"No space left on device|Disk quota exceeded|Read-only file system|Permission denied")
 _BROKEN = re.compile(
     r"internal compiler error|Segmentation fault|cannot execute|cannot find -l|fatal error: .*: No such"
 )
+# A place in a source, or what linkers and assemblers say of symbols and instructions.
+_OF_THE_CODE = re.compile(r":\d+: (fatal )?error: |: Error: |undefined reference to|multiple definition of|relocation ")
 
 
 class Compiler(NamedTuple):
@@ -219,15 +221,16 @@ def failure_of(code: int, text: str) -> CompileError:
         return CompileError("out-of-memory", f"the C++ compiler ran out of memory: {first[:400]}")
     if _KILLED.search(text):
         # Not by us: our own limits are told apart before anybody reads this. Another try may find more room.
-        return CompileError(
-            "crash", "the C++ compiler was killed, as the kernel does when the machine runs out of memory"
-        )
+        return CompileError("crash", f"the C++ compiler was killed, as happens when memory runs out: {first[:400]}")
     if _NO_ROOM.search(text):
         return CompileError("infrastructure", f"the C++ compiler cannot write: {first[:400]}")
     if code < 0:
         return CompileError("crash", f"the C++ compiler died of {signal.Signals(-code).name}")
     if _BROKEN.search(text):
         return CompileError("infrastructure", f"the C++ compiler is broken or incomplete: {first[:400]}")
+    if not _OF_THE_CODE.search(text):
+        # Only what surely would be said again is remembered, and held against the code.
+        return CompileError("infrastructure", f"the C++ compiler failed, and said nothing of the code: {first[:400]}")
     return CompileError("unsupported", f"the generated code does not compile: {first[:400]}")
 
 
