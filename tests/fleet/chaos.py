@@ -107,6 +107,7 @@ class Monkey:
                 bag = sorted(self.deeds)
                 self._rng.shuffle(bag)
             name = bag.pop()
+            self.tend()
             try:
                 did = self.deeds[name]()
             except Exception as error:
@@ -116,6 +117,13 @@ class Monkey:
                 self.done[did] += 1
 
     # --- processes ---
+
+    def tend(self) -> None:
+        """As whatever supervises workers does: one that has ended is started again."""
+        for name, worker in list(self.fleet.workers.items()):
+            if (code := worker.poll()) is not None:
+                self.done[f"worker ended by itself with {code} and was started again"] += 1
+                self.fleet.worker(name, ready=False)
 
     def _victim(self) -> tuple[str, Process]:
         name = self._rng.choice(sorted(self.fleet.workers))
@@ -129,7 +137,7 @@ class Monkey:
 
     def kill_compilation(self) -> str:
         for process in (self.fleet.workers[name] for name in sorted(self.fleet.workers)):
-            with contextlib.suppress(psutil.NoSuchProcess):
+            with contextlib.suppress(psutil.NoSuchProcess):  # which psutil also says of a number used again
                 running = [child for child in process.tree() if not child.children()]
                 recent = {event.action for _, event in self.fleet.heard("started")[-2:]}
                 if len(running) > 1 and not recent & self._crashed:
@@ -150,15 +158,14 @@ class Monkey:
         return "submitter killed"
 
     def _freeze(self, process: Process, seconds: float) -> None:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            family = [psutil.Process(process.pid), *process.tree()]
-            for one in family:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    one.suspend()
-            self._over.wait(seconds)
-            for one in family:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    one.resume()
+        family = process.family()
+        for one in family:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.suspend()
+        self._over.wait(seconds)
+        for one in family:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.resume()
 
     def freeze_worker(self) -> str:
         self._freeze(self._victim()[1], self._rng.uniform(3, 14))

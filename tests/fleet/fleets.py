@@ -164,8 +164,17 @@ class Process:
         self.signal(signal.SIGKILL)
         self._process.wait()
 
+    def family(self) -> list[psutil.Process]:
+        """Itself and its descendants, as long as it lives."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if self.poll() is None:
+                return [psutil.Process(self.pid), *self.tree()]
+        return []
+
     def tree(self) -> list[psutil.Process]:
-        """Its living descendants, the outermost first."""
+        """Its living descendants, the outermost first; none once it has ended, for its number may be another's then."""
+        if self.poll() is not None:
+            return []
         with contextlib.suppress(psutil.NoSuchProcess):
             return psutil.Process(self.pid).children(recursive=True)
         return []

@@ -111,9 +111,7 @@ def storm(world, count, seed, abreast):
 
 def settle(world):
     """Everybody back at work, and every build that was left brought to its end."""
-    for name, worker in list(world.fleet.workers.items()):
-        if worker.poll() is not None:
-            world.fleet.worker(name, ready=False)
+    world.monkey.tend()
 
     def ended():
         with world.fleet.open("desk-0") as cache:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 import time
 
-import psutil
 import pytest
 from fleets import wait_for
 
@@ -96,7 +95,7 @@ def test_frozen_worker_is_replaced_and_does_no_harm_when_it_thaws(new_fleet, see
     build = fleet.submit("desk", fleet.plant(seeds[1], "ice"), "--no-replay")
     _, event = first_start(fleet)
     frozen = fleet.workers[event.worker]
-    family = [psutil.Process(frozen.pid), *frozen.tree()]
+    family = frozen.family()
     for process in family:
         process.suspend()
     code, data = build.result()
